@@ -5,6 +5,7 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"math/big"
@@ -76,6 +77,7 @@ func (c *cluster) start(images []string) {
 		}
 	}
 	c.makeKeys()
+	c.write("oci.json", c.baseSpec())
 	for n := 1; n <= 2; n++ {
 		c.configure(n)
 	}
@@ -88,6 +90,29 @@ func (c *cluster) start(images []string) {
 	for n := 1; n <= 2; n++ {
 		c.launch(n, fabric)
 	}
+}
+
+// baseSpec is what each container begins with. Also on a machine with cgroup 1 it has what a
+// node with cgroup 2 gives: a cgroup namespace, and a view of its own cgroup.
+func (c *cluster) baseSpec() string {
+	out := run(c.t, "ctr", "oci", "spec")
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return out
+	}
+	var spec map[string]any
+	if err := json.Unmarshal([]byte(out), &spec); err != nil {
+		c.t.Fatal(err)
+	}
+	linux := spec["linux"].(map[string]any)
+	linux["namespaces"] = append(linux["namespaces"].([]any), map[string]any{"type": "cgroup"})
+	spec["mounts"] = append(spec["mounts"].([]any), map[string]any{
+		"destination": "/cgroup2", "type": "cgroup2", "source": "cgroup2", "options": []string{"ro", "nosuid", "noexec", "nodev"},
+	})
+	changed, err := json.Marshal(spec)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return string(changed)
 }
 
 // awaitNodes waits until both nodes have a state: they are Ready with a network for pods.
@@ -309,6 +334,7 @@ state = "/run/containerd"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     pod_annotations = ["scon.dev/*"]
+    base_runtime_spec = "DIR/oci.json"
 `,
 		"kubelet.yaml": `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration

@@ -79,10 +79,15 @@ func images(t *testing.T) (archives []string) {
 	t.Helper()
 	dir := t.TempDir()
 	for name, program := range map[string]string{"scon": "./cmd/scon", "load": "./test/k8s/load"} {
-		copies := name
-		if name == "scon" {
-			copies = "scon scon-cni"
+		copies := "COPY " + name + " /usr/bin/"
+		switch name {
+		case "scon":
 			run(t, "make", "-C", "../..", "BIN="+dir, dir+"/scon-cni")
+			copies = "COPY scon scon-cni /usr/bin/"
+		case "load": // with a C program that uses the pipe, by both libraries
+			run(t, "make", "-C", "../..", "BIN="+dir, "examples")
+			run(t, "sh", "-c", `cd "$0" && mkdir root && ldd libsconrun.so | grep --only-matching '/[^ ]*' | xargs cp --parents --dereference --target-directory root`, dir)
+			copies = "COPY load scon-pipe-load libsconrun.so /usr/bin/\nCOPY root /"
 		}
 		cmd := exec.Command("go", "build", "-trimpath", "-tags", "nethttpomithttp2", "-ldflags", "-s -w", "-o", filepath.Join(dir, name), program)
 		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
@@ -90,7 +95,7 @@ func images(t *testing.T) (archives []string) {
 			t.Fatalf("build %s: %v\n%s", program, err, out)
 		}
 		archive := filepath.Join(dir, name+".tar")
-		pack(t, archive, dir, "COPY "+copies+" /usr/bin/", "/usr/bin/"+name, "localhost/"+name+":test")
+		pack(t, archive, dir, copies, "/usr/bin/"+name, "localhost/"+name+":test")
 		archives = append(archives, archive)
 	}
 	return archives
@@ -115,7 +120,7 @@ func (c *cluster) install() {
 		c.t.Fatal("README.md has no line with helm install")
 	}
 	args := strings.Fields(strings.NewReplacer("REGISTRY", "localhost", "VERSION", "test", "packaging/", "../../packaging/").Replace(command[1]))
-	values := "image.pullPolicy=Never,settings.admit=4"
+	values := "image.pullPolicy=Never,settings.admit=4,pipe.enabled=true"
 	if networks[c.network] == "" {
 		values += ",network.enabled=true,network.subnets.node1=10.244.1.0/24,network.subnets.node2=10.244.2.0/24,network.plugins=/run/containerd/plugins,network.lists=/run/containerd/lists"
 	}
@@ -175,6 +180,7 @@ func (c *cluster) test() {
 		{"ways", false, (*cluster).testWays},
 		{"names", false, (*cluster).testNames},
 		{"rights", false, (*cluster).testRights},
+		{"pipe", false, (*cluster).testPipe},
 		{"affinity", false, (*cluster).testAffinity},
 		{"rule", false, (*cluster).testRule},
 		{"rollout", false, (*cluster).testRollout},

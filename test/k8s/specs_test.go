@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/pipe/control"
 )
 
 // pods are a server on node 1, and clients on both.
@@ -221,6 +222,73 @@ func (c *cluster) testRights() {
 			c.t.Errorf("%d of 2 processes have %q:\n%s", n, part, out)
 		}
 	}
+}
+
+// piped are two pods of node 2 without rights that mount the pipe's socket: each has a
+// container for a program that links to the library, and one for a program below scon run.
+const piped = `
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  nodeName: node2
+  terminationGracePeriodSeconds: 1
+  automountServiceAccountToken: false
+  securityContext: {runAsNonRoot: true, runAsUser: 65534, seccompProfile: {type: RuntimeDefault}}
+  volumes: [{name: pipe, hostPath: {path: /run/scon/pipe, type: Directory}}]
+  containers:
+  - name: library
+    image: localhost/load:test
+    imagePullPolicy: Never
+    args: [pause]
+    securityContext: &none {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+    volumeMounts: &pipe [{name: pipe, mountPath: /run/scon/pipe}]
+  - name: run
+    image: localhost/load:test
+    imagePullPolicy: Never
+    args: [pause]
+    env: [{name: LD_PRELOAD, value: /usr/bin/libsconrun.so}]
+    securityContext: *none
+    volumeMounts: *pipe
+`
+
+// Two pods of a node exchange numbered messages by the pipe, through the socket that the
+// chart's broker offers: each byte arrives, and the broker's rings have carried them.
+func (c *cluster) testPipe() {
+	c.apply(strings.ReplaceAll(piped, "NAME", "giver") + "---" + strings.ReplaceAll(piped, "NAME", "taker"))
+	c.ready("giver", "taker")
+	addr := strings.TrimSpace(c.kubectl("get", "pod", "taker", "-o", "jsonpath={.status.podIP}"))
+	for container, transport := range map[string]string{"library": "pipe", "run": "tcp"} {
+		before := c.pipe(2)
+		to := fmt.Sprintf("%s:%s:9000", transport, addr)
+		taker := c.command("exec", "taker", "-c", container, "--", "/usr/bin/scon-pipe-load", "listen", to)
+		var out strings.Builder
+		taker.Stdout, taker.Stderr = &out, &out
+		if err := taker.Start(); err != nil {
+			c.t.Fatal(err)
+		}
+		sent, err := c.try("exec", "giver", "-c", container, "--", "/usr/bin/scon-pipe-load", "connect", to, "--seconds", "2")
+		if errTaker := taker.Wait(); err != nil || errTaker != nil { // either compares what it got
+			c.t.Errorf("%s: %v; %v: %s", container, err, errTaker, &out)
+			continue
+		}
+		now := c.pipe(2)
+		c.t.Logf("pipe, %s: %s: %d connections, %d bytes by rings", container, strings.TrimSpace(sent), now.Made-before.Made, now.SentBytes-before.SentBytes)
+		if now.Made == before.Made || now.SentBytes-before.SentBytes < 1<<20 {
+			c.t.Errorf("%s: before %+v, after %+v", container, before, now)
+		}
+	}
+	c.kubectl("delete", "pod", "giver", "taker")
+}
+
+// pipe is what the broker of a node has counted.
+func (c *cluster) pipe(n int) (p control.Pipe) {
+	c.t.Helper()
+	out := c.kubectl("-n", "scon-system", "exec", c.daemonOn(n), "-c", "pipe", "--", "/usr/bin/scon", "pipe", "stat", "--json")
+	if err := json.Unmarshal([]byte(out), &p); err != nil {
+		c.t.Fatalf("%v: %s", err, out)
+	}
+	return p
 }
 
 // affine are two servers behind a Service with session affinity and one without.
