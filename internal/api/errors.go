@@ -14,8 +14,8 @@ var (
 	// socket.
 	ErrNotRunning = errors.New("no service answers")
 
-	// ErrInUse is the error of Listen when another daemon answers on the socket.
-	ErrInUse = errors.New("another daemon answers")
+	// ErrInUse is the error of Listen when another process serves the socket.
+	ErrInUse = errors.New("another process answers")
 )
 
 // notRunningError is an ErrNotRunning that names the service and how to start it.

@@ -8,11 +8,13 @@ import (
 	"os"
 	"os/user"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
 // Listen makes the unix socket at path with mode 0660, owned by root and, unless group is
 // "", by that group, whose members may read: see Serve. It replaces a stale socket, as a
-// crash leaves it; if a daemon answers there, the error is ErrInUse.
+// crash leaves it; if a process serves the socket, the error is ErrInUse.
 //
 // The socket is made under a temporary name, gets its owner, and is then renamed: at no
 // time can other users connect.
@@ -29,8 +31,11 @@ func Listen(path, group string) (net.Listener, error) {
 	}
 
 	draft := path + ".new"
+	if err := checkStale(draft); err != nil {
+		return nil, err
+	}
 	if err := os.Remove(draft); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove the stale socket %s: %w", path, err)
+		return nil, fmt.Errorf("remove the stale socket %s: %w", draft, err)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: draft, Net: "unix"})
 	if err != nil {
@@ -42,7 +47,12 @@ func Listen(path, group string) (net.Listener, error) {
 		os.Remove(draft)
 		return nil, err
 	}
-	return &listener{UnixListener: l, path: path}, nil
+	inode, err := os.Lstat(path)
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	return &listener{UnixListener: l, path: path, inode: inode}, nil
 }
 
 // publish sets the socket's owner and mode, then renames it.
@@ -59,7 +69,8 @@ func publish(draft, path string, gid int) error {
 	return nil
 }
 
-// checkStale returns an error if path is not a socket, or a daemon answers there.
+// checkStale returns an error unless path does not exist, or is a socket that no process
+// serves. One whose queue is full, and one of another type, are served.
 func checkStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -68,14 +79,18 @@ func checkStale(path string) error {
 	case err != nil:
 		return fmt.Errorf("stat socket %s: %w", path, err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("listen on %s: the file exists and is not a socket; remove it, or name another one with --socket", path)
+		return fmt.Errorf("listen on %s: the file exists and is not a socket; remove it, or choose another path", path)
 	}
 	conn, err := net.Dial("unix", path)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return nil
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("listen on %s: a socket is there, and you may not ask whether a process serves it; use sudo, or choose another path", path)
+	case err == nil:
+		conn.Close()
 	}
-	conn.Close()
-	return fmt.Errorf("listen on %s: %w there; 'scon down' stops it", path, ErrInUse)
+	return fmt.Errorf("listen on %s: %w there; stop it ('scon down' stops SCON), or choose another path", path, ErrInUse)
 }
 
 func lookupGroup(name string) (gid int, err error) {
@@ -89,7 +104,8 @@ func lookupGroup(name string) (gid int, err error) {
 // listener has the socket's final path, and removes the socket when it is closed.
 type listener struct {
 	*net.UnixListener
-	path string
+	path  string
+	inode fs.FileInfo
 }
 
 // Addr returns the path that clients use.
@@ -105,6 +121,8 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 func (l *listener) Close() error {
-	os.Remove(l.path)
+	if there, err := os.Lstat(l.path); err == nil && os.SameFile(there, l.inode) { // not another process's
+		os.Remove(l.path)
+	}
 	return l.UnixListener.Close()
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
 )
@@ -239,13 +240,86 @@ func TestListen(t *testing.T) {
 	}
 }
 
+// TestListenSparesOthers holds that a socket that a process serves stays, however it
+// serves it.
+func TestListenSparesOthers(t *testing.T) {
+	type server = func(t *testing.T, path string)
+	stream := func(backlog int) server {
+		return func(t *testing.T, path string) {
+			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { unix.Close(fd) })
+			if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, backlog)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, serve := range map[string]server{
+		"idle": stream(10),
+		"its queue is full": func(t *testing.T, path string) {
+			stream(0)(t, path)
+			conn, err := net.Dial("unix", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { conn.Close() })
+		},
+		"datagrams": func(t *testing.T, path string) {
+			conn, err := net.ListenPacket("unixgram", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { conn.Close() })
+		},
+	} {
+		for _, suffix := range []string{"", ".new"} {
+			t.Run(name+suffix, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "a.sock")
+				serve(t, path+suffix)
+				before, err := os.Lstat(path + suffix)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if l, err := api.Listen(path, ""); !errors.Is(err, api.ErrInUse) {
+					t.Errorf("%v, %v, want %v", l, err, api.ErrInUse)
+				}
+				if after, err := os.Lstat(path + suffix); err != nil || !os.SameFile(before, after) {
+					t.Errorf("the socket was replaced: %v", err)
+				}
+			})
+		}
+	}
+	t.Run("replaced", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "a.sock")
+		l, err := api.Listen(path, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		stream(10)(t, path)
+		l.Close()
+		if _, err := os.Lstat(path); err != nil {
+			t.Errorf("Close removed the socket of another process: %v", err)
+		}
+	})
+}
+
 func TestListenRefuses(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	draft := filepath.Join(dir, "b.sock")
+	if err := os.WriteFile(draft+".new", []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ path, group, want string }{
+		{draft, "", "b.sock.new: the file exists and is not a socket"},
 		{file, "", "the file exists and is not a socket"},
 		{filepath.Join(dir, "a.sock"), "no-such-group", `socket_group "no-such-group": no such group`},
 		{filepath.Join(dir, "missing", "a.sock"), "", "no such file or directory"},
@@ -260,7 +334,7 @@ func TestListenRefuses(t *testing.T) {
 		t.Errorf("the file at the socket's path was touched: %q, %v", got, err)
 	}
 	left, err := os.ReadDir(dir)
-	if err != nil || len(left) != 1 {
+	if err != nil || len(left) != 2 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
