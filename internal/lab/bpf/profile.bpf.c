@@ -37,6 +37,9 @@ const volatile __u32 wire_net;
 const volatile __u32 wires[MAX_WIRES];
 /* Maximum number of paths that begin in one WINDOW on one CPU. */
 const volatile __u32 quota = 10;
+/* Whether paths begin: not before all waypoints are attached, and not after the first is
+ * detached. A packet would pass one that is not there. */
+volatile __u32 watching;
 
 enum waypoint {
 	WAYPOINT_HOOK,
@@ -143,6 +146,8 @@ always_inline int begins(struct lane *lane, const struct sk_buff *skb)
 {
 	__u64 now = bpf_ktime_get_ns();
 
+	if (!watching)
+		return 0;
 	if (now - lane->window_ns > WINDOW) {
 		lane->every = lane->seen / (quota + 1) + 1;
 		lane->window_ns = now;
@@ -163,6 +168,13 @@ always_inline void begin(struct lane *lane, const struct sk_buff *skb)
 	lane->path.length = 0;
 }
 
+/* Gives up the followed packet. It has left by another way, and its address may be
+ * another packet's by now. */
+always_inline void forget(struct lane *lane)
+{
+	lane->path.skb = 0;
+}
+
 /* A softirq may interrupt and begin another path: that one then has a step of this
  * packet, and is not among the common paths. */
 always_inline void pass(struct lane *lane, enum waypoint waypoint, const struct net *net,
@@ -172,6 +184,8 @@ always_inline void pass(struct lane *lane, enum waypoint waypoint, const struct 
 	__u32 i = lane->path.length++;
 	struct step *step;
 
+	if (i && entered - lane->path.steps[0].entered_ns > PATIENCE)
+		forget(lane);
 	if (i >= MAX_STEPS)
 		return;
 	step = &lane->path.steps[i];
@@ -186,6 +200,8 @@ always_inline void end(struct lane *lane)
 {
 	__u32 length = lane->path.length;
 
+	if (!lane->path.skb)
+		return;
 	lane->path.skb = 0;
 	lane->ended++;
 	if (length > MAX_STEPS ||
@@ -211,15 +227,29 @@ always_inline int is_wire(const struct net_device *dev)
 	return 0;
 }
 
+/* Whether the followed packet began at a wire beneath this one, as a bridge's port is. */
+always_inline int came_by_another_wire(const struct lane *lane,
+				       const struct net_device *dev)
+{
+	const struct step *first = &lane->path.steps[0];
+
+	return first->waypoint == WAYPOINT_RECEIVE && first->at != dev->ifindex;
+}
+
 /* First waypoint of packets that a namespace sends. */
 SEC("netfilter")
 int scon_path_begins(struct bpf_nf_ctx *ctx)
 {
+	const struct sk_buff *skb = ctx->skb;
 	struct lane *lane = this_lane();
 
-	if (lane && begins(lane, ctx->skb)) {
-		begin(lane, ctx->skb);
+	if (!lane)
+		return NF_ACCEPT;
+	if (begins(lane, skb)) {
+		begin(lane, skb);
 		pass(lane, WAYPOINT_HOOK, ctx->state->net, ctx->state->hook);
+	} else if (followed(lane, skb)) {
+		forget(lane);
 	}
 	return NF_ACCEPT;
 }
@@ -299,8 +329,12 @@ int scon_receive(__u64 *args)
 
 	if (!lane)
 		return 0;
-	if (is_wire(skb->dev) && begins(lane, skb))
-		begin(lane, skb);
+	if (is_wire(skb->dev)) {
+		if (begins(lane, skb))
+			begin(lane, skb);
+		else if (followed(lane, skb) && !came_by_another_wire(lane, skb->dev))
+			forget(lane);
+	}
 	if (followed(lane, skb))
 		pass(lane, WAYPOINT_RECEIVE, skb->dev->nd_net.net, skb->dev->ifindex);
 	return 0;

@@ -18,6 +18,9 @@ import (
 // hook is one of IPv4's hooks, by Netfilter's number.
 type hook = link.NetfilterInetHook
 
+// noHook is at no hook.
+const noHook hook = math.MaxUint32
+
 var hookNames = map[hook]string{
 	link.NetfilterInetPreRouting:  "prerouting",
 	link.NetfilterInetLocalIn:     "input",

@@ -211,7 +211,7 @@ func (p *Profile) summarizeLive(v *view, w *waypoints, cost Cost) error {
 	for _, steps := range v.paths {
 		if len(steps) > 1 {
 			name := v.chart.kind(steps)
-			kinds[name] = append(kinds[name], steps)
+			kinds[name] = append(kinds[name], steps) // those without a kind are not shown
 		}
 	}
 	for _, name := range []string{"out", "out, express", "in", "in, express"} {
@@ -227,12 +227,22 @@ func (p *Profile) summarizeLive(v *view, w *waypoints, cost Cost) error {
 	return p.finish(w, cost, v.paths, v.attached, v.watched)
 }
 
-// kind names the direction of a path, and whether it is express.
-func (c chart) kind(steps []step) string {
+// kind names the direction of a path between container and wire, and whether it is
+// express. It is "" for another path, and for one that cannot be a single packet's.
+func (c chart) kind(steps []step) (name string) {
 	points := c.points(steps)
-	name := "out"
-	if points[0].place == atWire {
+	for i := range steps[1:] {
+		if !follows(steps[i], steps[i+1]) {
+			return ""
+		}
+	}
+	switch first, last := points[0].place, points[len(points)-1].place; {
+	case first == inContainer && last == atWire:
+		name = "out"
+	case first == atWire && last == inContainer:
 		name = "in"
+	default:
+		return ""
 	}
 	if layers, _ := layersOf(points); isExpress(layers) {
 		name += ", express"

@@ -86,6 +86,58 @@ func TestLiveContainer(t *testing.T) {
 	wantNoWaypoints(t)
 }
 
+// Each recorded path is one packet's, also of those that met waypoints while some were
+// attached, and with packets at addresses of earlier ones.
+func TestLivePathsAreOnePackets(t *testing.T) {
+	needWaypoints(t)
+	b := scontest.New(t, scontest.Layout{})
+	c := b.Outgoing("udp", 1)
+	streams := []*scontest.Numbers{
+		scontest.SendNumbers(t, c.Client, c.Server, 1, 100*time.Microsecond),
+		scontest.SendNumbers(t, c.Server, c.Client, 1, 100*time.Microsecond),
+	}
+	var v *view
+	err := netns.Do(b.Node(lab.Device), func() (err error) {
+		if v, err = findContainer(lab.Port(1)); err != nil {
+			return err
+		}
+		w, err := load(loading{quota: liveQuota, wireNet: v.hostNet, wires: v.wires})
+		if err != nil {
+			return err
+		}
+		for range 20 { // as often as watch
+			if err := v.observe(t.Context(), 20*time.Millisecond, w); err != nil {
+				return errors.Join(err, w.Close())
+			}
+		}
+		return w.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range streams {
+		s.WantAll(t, "datagrams")
+	}
+	whole := 0
+	for _, steps := range v.paths {
+		if len(steps) < 2 {
+			t.Errorf("a path of %d steps", len(steps))
+			continue
+		}
+		for i := range steps[1:] {
+			if points := v.chart.points(steps[i : i+2]); !follows(steps[i], steps[i+1]) {
+				t.Errorf("a path with %v to %v", points[0], points[1])
+			}
+		}
+		if v.chart.kind(steps) != "" {
+			whole++
+		}
+	}
+	if whole < len(v.paths)/2 || whole == 0 {
+		t.Errorf("%d of %d paths lead between container and wire", whole, len(v.paths))
+	}
+}
+
 // watching reports whether waypoints are attached at a hook that the calibration
 // does not use.
 func watching() bool {

@@ -3,6 +3,8 @@ package profile
 import (
 	"fmt"
 	"strings"
+
+	"github.com/cilium/ebpf/link"
 )
 
 // place is the location of a point, as in the names of layers.
@@ -83,4 +85,29 @@ func signature(points []point) string {
 		fmt.Fprintf(&text, "%v %d;", p, p.nth)
 	}
 	return text.String()
+}
+
+// follows reports whether a packet can pass b directly after a. From the output hook it
+// goes to a device of its namespace, and to the prerouting and input hooks it comes from
+// one. Otherwise two packets have had one address.
+func follows(a, b step) bool {
+	from, to := hookOf(a), hookOf(b)
+	switch {
+	case from == link.NetfilterInetLocalOut:
+		return a.Net == b.Net && (to == link.NetfilterInetLocalOut || to == link.NetfilterInetPostRouting || b.Waypoint == waypointWaypointWAYPOINT_QUEUE)
+	case to == link.NetfilterInetPreRouting:
+		return from == to || a.Waypoint == waypointWaypointWAYPOINT_RECEIVE
+	case to == link.NetfilterInetLocalIn:
+		return from == to || from == link.NetfilterInetPreRouting
+	default:
+		return to != link.NetfilterInetLocalOut
+	}
+}
+
+// hookOf returns the hook of a step, or noHook of one at a device.
+func hookOf(s step) hook {
+	if s.Waypoint != waypointWaypointWAYPOINT_HOOK {
+		return noHook
+	}
+	return hook(s.At)
 }

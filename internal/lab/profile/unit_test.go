@@ -339,3 +339,45 @@ func TestDocumentShowsTheResult(t *testing.T) {
 		t.Errorf("docs/measuring.md lacks what \"scon profile show results/profile.json\" prints:\n%s", &table)
 	}
 }
+
+// A path is shown if one packet can have taken it, between the container and a wire.
+func TestKindOfPath(t *testing.T) {
+	const container, host = 7, 8
+	const port, wire, eth = 2, 3, 4
+	c := chart{
+		container: {place: inContainer},
+		host:      {place: atHost, devices: map[uint32]place{port: atPort, wire: atWire}},
+	}
+	at := func(h hook, net uint32) step { return step{Waypoint: waypointWaypointWAYPOINT_HOOK, At: uint32(h), Net: net} }
+	dev := func(w waypointWaypoint, net, device uint32) step { return step{Waypoint: w, At: device, Net: net} }
+	const queue, start, rx, xmit, receive = waypointWaypointWAYPOINT_QUEUE, waypointWaypointWAYPOINT_START,
+		waypointWaypointWAYPOINT_RX, waypointWaypointWAYPOINT_XMIT, waypointWaypointWAYPOINT_RECEIVE
+	output, input := at(link.NetfilterInetLocalOut, container), at(link.NetfilterInetLocalIn, container)
+	prerouting := at(link.NetfilterInetPreRouting, container)
+	leaving := []step{output, dev(queue, container, eth), dev(start, container, eth), dev(rx, host, port), dev(xmit, container, eth), dev(receive, host, port)}
+	forwarded := []step{
+		at(link.NetfilterInetPreRouting, host), at(link.NetfilterInetForward, host), at(link.NetfilterInetForward, host),
+		at(link.NetfilterInetPostRouting, host),
+	}
+	toWire := []step{dev(queue, host, wire), dev(start, host, wire), dev(xmit, host, wire)}
+	for _, test := range []struct {
+		name  string
+		steps [][]step
+		want  string
+	}{
+		{"out", [][]step{leaving, forwarded, toWire}, "out"},
+		{"out, express", [][]step{leaving, toWire}, "out, express"},
+		{"in, express", [][]step{{dev(receive, host, wire), prerouting, input}}, "in, express"},
+		{"a packet that left, then a reply at its address", [][]step{{output, prerouting, input}}, ""},
+		{"the same, seen from the device on", [][]step{leaving, {dev(receive, container, eth), prerouting, input}}, ""},
+		{"two waypoints at the output hook", [][]step{{output}, leaving, forwarded, toWire}, "out"},
+		{"the second when the first had left", [][]step{leaving, {output}, leaving[1:], toWire}, ""},
+		{"seen at no device", [][]step{{output}, toWire}, ""},
+		{"an input without a prerouting", [][]step{{dev(receive, host, wire), input}}, ""},
+		{"to another container", [][]step{leaving, {dev(queue, host, port), dev(xmit, host, port)}}, ""},
+	} {
+		if got := c.kind(slices.Concat(test.steps...)); got != test.want {
+			t.Errorf("%s: kind %q, want %q", test.name, got, test.want)
+		}
+	}
+}

@@ -68,6 +68,7 @@ const (
 	waypointProgSconStart      = "scon_start"
 	waypointProgSconXmit       = "scon_xmit"
 	waypointVarQuota           = "quota"
+	waypointVarWatching        = "watching"
 	waypointVarWireNet         = "wire_net"
 	waypointVarWires           = "wires"
 )
@@ -136,9 +137,10 @@ type waypointMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type waypointVariableSpecs struct {
-	Quota   *ebpf.VariableSpec `ebpf:"quota"`
-	WireNet *ebpf.VariableSpec `ebpf:"wire_net"`
-	Wires   *ebpf.VariableSpec `ebpf:"wires"`
+	Quota    *ebpf.VariableSpec `ebpf:"quota"`
+	Watching *ebpf.VariableSpec `ebpf:"watching"`
+	WireNet  *ebpf.VariableSpec `ebpf:"wire_net"`
+	Wires    *ebpf.VariableSpec `ebpf:"wires"`
 }
 
 // waypointObjects contains all objects after they have been loaded into the kernel.
@@ -176,9 +178,10 @@ func (m *waypointMaps) Close() error {
 //
 // It can be passed to loadWaypointObjects or ebpf.CollectionSpec.LoadAndAssign.
 type waypointVariables struct {
-	Quota   *ebpf.Variable `ebpf:"quota"`
-	WireNet *ebpf.Variable `ebpf:"wire_net"`
-	Wires   *ebpf.Variable `ebpf:"wires"`
+	Quota    *ebpf.Variable `ebpf:"quota"`
+	Watching *ebpf.Variable `ebpf:"watching"`
+	WireNet  *ebpf.Variable `ebpf:"wire_net"`
+	Wires    *ebpf.Variable `ebpf:"wires"`
 }
 
 // waypointPrograms contains all programs after they have been loaded into the kernel.

@@ -101,24 +101,26 @@ func (w *waypoints) Close() error {
 	return errors.Join(w.detach(), w.reader.Close(), w.objects.Close())
 }
 
-// attach attaches the tracepoints and stations. After an error nothing is attached.
+// attach attaches the tracepoints and stations, then follows packets. After an error
+// nothing is attached.
 func (w *waypoints) attach(stations []station) error {
-	if err := w.attachStations(stations); err != nil {
-		return err
-	}
 	if err := w.attachTracepoints(); err != nil {
 		return errors.Join(err, w.detach())
 	}
-	return nil
+	return w.attachStations(stations)
 }
 
-// attachStations attaches stations alone. After an error nothing is attached.
+// attachStations attaches stations, then follows packets. After an error nothing is
+// attached.
 func (w *waypoints) attachStations(stations []station) error {
 	for _, s := range stations {
 		if err := w.attachStation(s); err != nil {
 			err = fmt.Errorf("attach a waypoint to %s at priority %d: %w", hookNames[s.hook], s.priority, err)
 			return errors.Join(err, w.detach())
 		}
+	}
+	if err := w.objects.Watching.Set(uint32(1)); err != nil {
+		return errors.Join(fmt.Errorf("follow packets: %w", err), w.detach())
 	}
 	return nil
 }
@@ -169,9 +171,17 @@ func attachNetfilter(o link.NetfilterOptions) (l link.Link, err error) {
 	}
 }
 
-// detach detaches all waypoints; the programs stay loaded.
+// patience is the time after which the programs give up a packet.
+const patience = time.Millisecond
+
+// detach lets the followed packets come to their ends, then detaches all waypoints; the
+// programs stay loaded.
 func (w *waypoints) detach() error {
-	var errs []error
+	if len(w.links) == 0 {
+		return nil
+	}
+	errs := []error{w.objects.Watching.Set(uint32(0))}
+	time.Sleep(patience)
 	for _, l := range w.links {
 		errs = append(errs, l.Close())
 	}
