@@ -348,7 +348,9 @@ func TestKindOfPath(t *testing.T) {
 		container: {place: inContainer},
 		host:      {place: atHost, devices: map[uint32]place{port: atPort, wire: atWire}},
 	}
-	at := func(h hook, net uint32) step { return step{Waypoint: waypointWaypointWAYPOINT_HOOK, At: uint32(h), Net: net} }
+	at := func(h hook, net uint32) step {
+		return step{Waypoint: waypointWaypointWAYPOINT_HOOK, At: uint32(h), Net: net}
+	}
 	dev := func(w waypointWaypoint, net, device uint32) step { return step{Waypoint: w, At: device, Net: net} }
 	const queue, start, rx, xmit, receive = waypointWaypointWAYPOINT_QUEUE, waypointWaypointWAYPOINT_START,
 		waypointWaypointWAYPOINT_RX, waypointWaypointWAYPOINT_XMIT, waypointWaypointWAYPOINT_RECEIVE
