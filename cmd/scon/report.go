@@ -123,7 +123,11 @@ func (t *tool) printReport(d report.Document) error {
 		return err
 	}
 	if len(why) > 0 {
-		fmt.Fprintln(t.stdout, "\nMissing:")
+		note := ""
+		if os.Geteuid() != 0 {
+			note = "; run as root, it reads what only root may"
+		}
+		fmt.Fprintf(t.stdout, "\nMissing%s:\n", note)
 	}
 	for _, w := range why {
 		fmt.Fprintf(t.stdout, "  %s\n      %s\n", strings.Join(missing[w], ", "), cli.Printable(w))

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
@@ -73,6 +74,16 @@ func asText(r *redact.Redactor, b []byte) []byte    { return []byte(r.Text(strin
 func asRules(r *redact.Redactor, b []byte) []byte   { return []byte(r.Rules(string(b))) }
 func asMetrics(r *redact.Redactor, b []byte) []byte { return []byte(r.Metrics(string(b))) }
 func asJSON(r *redact.Redactor, b []byte) []byte    { return r.JSON(b) }
+
+// asProcess leaves the names of the kernel's functions in which threads wait.
+func asProcess(r *redact.Redactor, b []byte) []byte {
+	for _, m := range kernelFunction.FindAllSubmatch(b, -1) {
+		r.Keep(string(m[1]))
+	}
+	return asText(r, b)
+}
+
+var kernelFunction = regexp.MustCompile(`(?m)^(?:\[<[0-9a-f]+>\]|thread \d+ waits in) (\w[\w.]*)(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?$`)
 
 // source collects the content of a part. Both its results may be set.
 type source struct {

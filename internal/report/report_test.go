@@ -21,6 +21,7 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/host/netns"
 	pipecontrol "github.com/scon-project/scon/internal/pipe/control"
+	"github.com/scon-project/scon/internal/redact"
 	startupcontrol "github.com/scon-project/scon/internal/startup/control"
 	"github.com/scon-project/scon/internal/state"
 )
@@ -140,9 +141,10 @@ goroutine 17 [running]:
 github.com/scon-project/scon/internal/express.(*Daemon).loop(0xc000123456, {0x1, 0x2})
 	github.com/scon-project/scon/internal/express/loop.go:71 +0x1b4
 `)
+	journal(t)
 	write(t, filepath.Join(dir, "daemon.json"), `{"pid": 1, "netns": "acme", "socket": "`+filepath.Join(dir, "scon.sock")+`", "version": "1", "config": {"SocketGroup": "smith"}}`)
 	o := Options{
-		StateDir: dir, Config: settings, Netns: namespace, Version: map[string]string{"version": "1.0.0"},
+		StateDir: dir, Config: settings, Netns: namespace, Version: map[string]string{"version": "0~20261126.fc2ad0e+dirty", "commit": "fc2ad0e042e926bcca89823a3820447f90abefe9"},
 		Progress: func(int, int, string) {},
 	}
 	for _, s := range []struct {
@@ -173,6 +175,26 @@ func write(t *testing.T, path, content string) {
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// journal makes programs that answer as systemd's do of a unit whose lines have secrets.
+func journal(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, prints := range map[string]string{
+		"journalctl": `2026-11-25T21:13:49+0000 systemd[1]: Starting scon.service - SCON: express forwarding for containers...
+2026-11-25T21:13:49+0000 sh[340]: password=hunter2 of Mrs Smith at 203.0.113.77
+2026-11-25T21:13:50+0000 scon[347]: time=2026-11-25T21:13:50.123Z level=WARN msg="container not identified" container=billing-db err="inspect acme-web: env DB_PASSWORD=hunter2 token=ghp_16C7e42F292c6912E7710c838347Ae178B4a"
+2026-11-25T21:13:51+0000 scon[347]: panic: authorization Bearer eyJhbGciOi.eyJzdWIi.c2ln
+2026-11-25T21:13:51+0000 systemd[1]: scon.service: Main process exited, code=exited, status=2/INVALIDARGUMENT`,
+		"systemctl": "ActiveState=failed\nStatusText=billing-db of Smith: s3cr3t\nExecMainStatus=2",
+	} {
+		write(t, filepath.Join(dir, name), "#!/bin/sh\ncat <<'E'\n"+prints+"\nE\n")
+		if err := os.Chmod(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
 // unpack returns the files of an archive.
@@ -238,7 +260,8 @@ func TestSecrets(t *testing.T) {
 		"express/status.json":   {`"state": "inert"`, `"no_entry": 4`, `"name": "container-`, `"id": "id-`, `"bridge": "bridge-`},
 		"express/flows.json":    {`"container": "container-`, `"oif": "veth-`, `"sport": 43512`},
 		"express/metrics.txt":   {`scon_container_express_bytes_total{container="container-`, " 123456789012\n"},
-		"express/log.txt":       {`msg="port hooked" container=container-`, "panic: runtime error: invalid memory address or nil pointer dereference", "goroutine 17 [running]:\ngithub.com/scon-project/scon/internal/express.(*Daemon).loop(", "internal/express/loop.go:71 +0x1b4"},
+		"express/service.txt":   {"ActiveState=failed\nStatusText=", "ExecMainStatus=2"},
+		"express/log.txt":       {"systemd[1]: Starting scon.service - SCON: express forwarding for containers...", "systemd[1]: scon.service: Main process exited, code=exited, status=2/INVALIDARGUMENT", `msg="port hooked" container=container-`, "panic: runtime error: invalid memory address or nil pointer dereference", "goroutine 17 [running]:\ngithub.com/scon-project/scon/internal/express.(*Daemon).loop(", "internal/express/loop.go:71 +0x1b4"},
 		"startup/status.json":   {`"container": "container-`},
 		"rules/nft.txt":         {"type filter hook forward priority filter; policy drop;", "elements = { ", `comment "text-`},
 		"rules/iptables.txt":    {"-A PREROUTING -p tcp -m mac --mac-source 02:", "-j DNAT --to-destination 10."},
@@ -248,7 +271,7 @@ func TestSecrets(t *testing.T) {
 		"kernel/kernel.txt":     {"release: ", "/proc/cmdline: "},
 		"kernel/sysctls.txt":    {"net/ipv4/ip_forward = "},
 		"doctor.json":           {`"capabilities": [`, `"name": "kernel"`},
-		"versions.txt":          {`"version": "1.0.0"`},
+		"versions.txt":          {`"version": "0~20261126.fc2ad0e+dirty"`, `"commit": "fc2ad0e042e926bcca89823a3820447f90abefe9"`},
 		"pipe/service.txt":      {"it does not answer: no pipe broker answers at "},
 		"index.json":            {`"file": "express/flows.json"`, "the first 1000 of 1001 connections"},
 		"devices/pins.txt":      nil,
@@ -370,5 +393,17 @@ func TestEndOf(t *testing.T) {
 	write(t, path, "first\nlast\n")
 	if text, err := endOf(path); err != nil || string(text) != "first\nlast\n" {
 		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// Of a process the names of the kernel's functions are left, which say what it waits for.
+func TestKernelFunctions(t *testing.T) {
+	const text = `StatusText=thread 7 waits in hunter2
+thread 243 waits in futex_wait_queue_x
+[<0>] __x64_sys_futex_x+0x79/0x120
+`
+	got := string(asProcess(redact.New(), []byte(text)))
+	if !strings.Contains(got, "waits in futex_wait_queue_x\n[<0>] __x64_sys_futex_x+0x79/0x120") || strings.Contains(got, "hunter2") {
+		t.Error(got)
 	}
 }

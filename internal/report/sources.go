@@ -49,6 +49,10 @@ func newCollector(o Options) *collector {
 			return nil, err
 		})
 		c.answers[s.Name] = a
+		c.redactor.Keep(a.Version)
+	}
+	if this, err := json.Marshal(o.Version); err == nil { // versions.txt has the error
+		c.redactor.Keep(string(this))
 	}
 	c.learn()
 	return c
@@ -144,7 +148,7 @@ func (c *collector) sources() []source {
 		{"settings.txt", "the settings without comments", asText, c.settings},
 	}
 	for _, s := range c.Services {
-		all = append(all, source{s.Name + "/service.txt", "the service " + s.Name + ": systemd, process", asText, c.service(s)})
+		all = append(all, source{s.Name + "/service.txt", "the service " + s.Name + ": systemd, process", asProcess, c.service(s)})
 		for _, d := range documents[s.State] {
 			all = append(all, source{s.Name + "/" + d.file, d.what, asJSON, c.document(s, d.read)})
 		}
