@@ -35,7 +35,24 @@ type Namer struct {
 	mu      sync.Mutex
 	numbers numbering
 	seen    map[int]*namespace // by the number that the calling thread's namespace gives them
-	taken   time.Time          // when seen was
+	listed  pace               // of reading seen
+	renewed pace               // of asking for all numbers anew
+}
+
+// pace is when something was last done, and how long that took.
+type pace struct {
+	end  time.Time
+	took time.Duration
+}
+
+// due reports whether a tenth of the time may go into doing it again.
+func (p *pace) due() bool { return time.Since(p.end) > max(fresh, 9*p.took) }
+
+func (p *pace) do(fn func()) {
+	start := time.Now()
+	fn()
+	p.end = time.Now()
+	p.took = p.end.Sub(start)
 }
 
 // places are where to search for containers.
@@ -78,7 +95,7 @@ const (
 	settle = 4 * time.Second
 	// firstWait is the first of the increasing pauses until then.
 	firstWait = 50 * time.Millisecond
-	// fresh is how old a list of all namespaces may be to answer again, when
+	// fresh is how old a list of all namespaces may be at least to answer again, when
 	// many ports are named at a time.
 	fresh = 20 * time.Millisecond
 )
@@ -139,7 +156,7 @@ func (n *Namer) identify(p Port) Container {
 	return c
 }
 
-// namespace returns the one with an ID, nil if there is none.
+// namespace returns the one with an ID, nil if none is known to have it.
 func (n *Namer) namespace(nsid int) *namespace {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -150,17 +167,22 @@ func (n *Namer) namespace(nsid int) *namespace {
 		}
 		n.numbers.socket = socket
 	}
-	if time.Since(n.taken) > fresh {
-		n.scan()
+	list := func() { n.seen = n.numbers.scan(n.at) }
+	if n.listed.due() {
+		n.listed.do(list)
 	}
-	if ns := n.seen[nsid]; ns == nil || !n.numbers.has(ns, nsid) {
+	if ns := n.seen[nsid]; ns != nil && n.numbers.has(ns, nsid) {
+		return ns
+	}
+	if !n.renewed.due() {
+		return nil
+	}
+	n.renewed.do(func() {
 		n.numbers.ids = nil
-		n.scan()
-	}
+		list()
+	})
 	return n.seen[nsid]
 }
-
-func (n *Namer) scan() { n.seen, n.taken = n.numbers.scan(n.at), time.Now() }
 
 // Short is an identifier as it is usually printed.
 func Short(id string) string {

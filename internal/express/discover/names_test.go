@@ -347,6 +347,23 @@ func TestNumberIsGivenAnew(t *testing.T) {
 	}
 }
 
+// Ports of namespaces that nothing names, however many, do not have all namespaces listed
+// for each.
+func TestUnknownNamespaces(t *testing.T) {
+	n := newNamed(t)
+	const ports = 100
+	lists := make(map[time.Time]bool)
+	nstest.Do(t, n.d.ns, func() {
+		for nsid := range ports {
+			n.namer.namespace(1000 + nsid)
+			lists[n.namer.listed.end], lists[n.namer.renewed.end] = true, true
+		}
+	})
+	if len(lists) > ports/2 {
+		t.Errorf("all namespaces were listed %d times for %d ports", len(lists), ports)
+	}
+}
+
 // The real places: a namespace that ip(8) knows, with a process of this test
 // in none of its cgroups.
 func TestNameOfNamedNamespace(t *testing.T) {
@@ -367,7 +384,7 @@ func BenchmarkScanNamespaces(b *testing.B) {
 	n := NewNamer()
 	defer n.Close()
 	for b.Loop() {
-		n.taken = time.Time{}
+		n.listed = pace{}
 		n.namespace(0)
 	}
 }
