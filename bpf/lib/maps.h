@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 22
+#define LAYOUT_VERSION 23
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -309,7 +309,8 @@ struct {
 /*
  * Regular packets by device and reason, of each CPU: packets of one device do not
  * share a cache line. The programs count; the daemon reads, and clears what it assigns
- * to another device. Nothing evicts.
+ * to another device. Nothing evicts. There is room for 4,096 containers and 256 other
+ * devices.
  */
 struct counters {
 	__u64 reasons[REASONS];
@@ -317,7 +318,7 @@ struct counters {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 4096 + 256);
 	__type(key, __u32);
 	__type(value, struct counters);
 } regular SEC(".maps");

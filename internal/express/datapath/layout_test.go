@@ -28,6 +28,7 @@ var fingerprints = map[int]string{
 	20: "d2c5951e35170c3a",
 	21: "d2c5951e35170c3a",
 	22: "4419813913c4eabc",
+	23: "4419813913c4eabc",
 }
 
 // A change of what daemons and programs share is a change of the layout's

@@ -25,6 +25,7 @@ type Process struct {
 	*api.Client // of express; other services have the methods of api.Service
 	t           *testing.T
 	Cmd         *exec.Cmd
+	Patience    time.Duration // how long it may take to end; 0 for Patience
 	log         string        // file
 	ready       chan struct{} // closed when its socket answers
 	ended       chan struct{} // closed when it has ended
@@ -113,7 +114,7 @@ func (p *Process) Wait() error {
 	p.t.Helper()
 	select {
 	case <-p.ended:
-	case <-after(Patience):
+	case <-after(cmp.Or(p.Patience, Patience)):
 		p.t.Errorf("process %d does not exit", p.Cmd.Process.Pid)
 		_ = p.Cmd.Process.Kill()
 		<-p.ended
