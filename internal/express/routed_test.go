@@ -3,7 +3,10 @@ package express_test
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/lab/scontest"
@@ -17,9 +20,33 @@ const routedPort = 8099
 // ptp and Calico do.
 func route(b *scontest.Bed) {
 	b.T.Helper()
+	b.Sh(lab.Device, "ip link del veth2\nip link add cali2 type veth peer name eth0 netns "+b.Node(lab.Container(2)))
+	setRoutes(b)
+}
+
+// routeByNetkit does the same with a netkit pair.
+func routeByNetkit(b *scontest.Bed, mode netlink.NetkitMode) {
+	b.T.Helper()
+	b.Sh(lab.Device, "ip link del veth2")
+	inside, err := os.Open(b.Node(lab.Container(2)))
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	defer inside.Close()
+	attrs, peer := netlink.NewLinkAttrs(), netlink.NewLinkAttrs()
+	attrs.Name, peer.Name, peer.Namespace = "cali2", "eth0", netlink.NsFd(inside.Fd())
+	pair := &netlink.Netkit{LinkAttrs: attrs, Mode: mode, Scrub: netlink.NETKIT_SCRUB_DEFAULT, PeerScrub: netlink.NETKIT_SCRUB_DEFAULT}
+	pair.SetPeerAttrs(&peer)
+	if err := b.Do(lab.Device, func() error { return netlink.LinkAdd(pair) }); err != nil {
+		b.T.Fatal(err)
+	}
+	setRoutes(b)
+}
+
+// setRoutes sets addresses, routes and rules of container 2.
+func setRoutes(b *scontest.Bed) {
+	b.T.Helper()
 	b.Sh(lab.Device, `
-		ip link del veth2
-		ip link add cali2 type veth peer name eth0 netns `+b.Node(lab.Container(2))+`
 		sysctl -qw net.ipv4.conf.cali2.proxy_arp=1
 		ip link set cali2 up
 		ip route add 172.18.0.9/32 dev cali2
@@ -65,38 +92,60 @@ func TestRoutedContainer(t *testing.T) {
 			layout.Containers = 2
 			b := scontest.New(t, layout)
 			route(b)
-			b.Up()
-			all := make(map[string]*scontest.Connection)
-			for _, proto := range []string{"tcp", "udp"} {
-				all["outgoing "+proto] = b.Connect(proto, lab.Container(2), lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, 0))
-				all["incoming "+proto] = b.ConnectTo(proto, lab.Edge, lab.Container(2), netip.AddrPortFrom(lab.DeviceAddr, routedPort), routedPort, 0)
-			}
-			for name, c := range all {
-				c.ExchangeExpress(1 << 20)
-				if f := c.MustFlow(); f.Oif != "eth0" {
-					t.Errorf("%s goes out of %q", name, f.Oif)
-				}
-			}
-			b.Outgoing("udp", 1).GoExpress() // from the bridge
-			if c, _ := b.Container(1); c.Bridge != lab.Bridge {
-				t.Errorf("container 1 is on bridge %q", c.Bridge)
-			}
-
-			// A rule about the device that IP sees.
-			c := all["outgoing udp"]
-			b.Sh(lab.Device, "iptables-nft -I FORWARD -i cali2 -p udp -j DROP")
-			waitLost(t, c.Client, c.Server)
-			b.Sh(lab.Device, "iptables-nft -D FORWARD 1")
-			c.GoExpress()
-			b.Sh(lab.Device, "iptables-nft -I FORWARD -i cali2 -p udp -m limit --limit 100/s -j ACCEPT")
-			c.WaitGone()
-			b.Sh(lab.Device, "iptables-nft -D FORWARD 1")
-			c.GoExpress()
-
-			// Its address moves to the bridge: the route is gone.
-			b.Sh(lab.Device, "ip link del cali2")
-			scontest.Eventually(t, "nothing of it is left", func() error { return leftOf(b, "cali2") })
-			b.WantNoInvalid()
+			routedGoesExpress(t, b)
 		})
 	}
+}
+
+// The same by a netkit pair, with MAC addresses and without.
+func TestRoutedNetkit(t *testing.T) {
+	t.Parallel()
+	scontest.NeedNetkit(t)
+	for name, mode := range map[string]netlink.NetkitMode{"l2": netlink.NETKIT_MODE_L2, "l3": netlink.NETKIT_MODE_L3} {
+		for offloads, on := range map[string]bool{"": false, ", offloads": true} {
+			t.Run(name+offloads, func(t *testing.T) {
+				b := scontest.New(t, scontest.Layout{Containers: 2, Offload: on})
+				routeByNetkit(b, mode)
+				routedGoesExpress(t, b)
+			})
+		}
+	}
+}
+
+// routedGoesExpress starts the daemon and checks the connections of the routed
+// container 2, and those of container 1 on the bridge.
+func routedGoesExpress(t *testing.T, b *scontest.Bed) {
+	t.Helper()
+	b.Up()
+	all := make(map[string]*scontest.Connection)
+	for _, proto := range []string{"tcp", "udp"} {
+		all["outgoing "+proto] = b.Connect(proto, lab.Container(2), lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, 0))
+		all["incoming "+proto] = b.ConnectTo(proto, lab.Edge, lab.Container(2), netip.AddrPortFrom(lab.DeviceAddr, routedPort), routedPort, 0)
+	}
+	for name, c := range all {
+		c.ExchangeExpress(1 << 20)
+		if f := c.MustFlow(); f.Oif != "eth0" {
+			t.Errorf("%s goes out of %q", name, f.Oif)
+		}
+	}
+	b.Outgoing("udp", 1).GoExpress() // from the bridge
+	if c, _ := b.Container(1); c.Bridge != lab.Bridge {
+		t.Errorf("container 1 is on bridge %q", c.Bridge)
+	}
+
+	// A rule about the device that IP sees.
+	c := all["outgoing udp"]
+	b.Sh(lab.Device, "iptables-nft -I FORWARD -i cali2 -p udp -j DROP")
+	waitLost(t, c.Client, c.Server)
+	b.Sh(lab.Device, "iptables-nft -D FORWARD 1")
+	c.GoExpress()
+	b.Sh(lab.Device, "iptables-nft -I FORWARD -i cali2 -p udp -m limit --limit 100/s -j ACCEPT")
+	c.WaitGone()
+	b.Sh(lab.Device, "iptables-nft -D FORWARD 1")
+	c.GoExpress()
+
+	// Its address moves to the bridge: the route is gone.
+	b.Sh(lab.Device, "ip link del cali2")
+	scontest.Eventually(t, "nothing of it is left", func() error { return leftOf(b, "cali2") })
+	b.WantNoInvalid()
 }

@@ -51,7 +51,7 @@ var sinceLinux61 = map[string][]string{
 		"TestDown/clsact_false,_killed_false", "TestDown/clsact_false,_killed_true",
 		"TestForeignFilterInBlock", "TestForeignProgram", "TestForeignProgramAtBridge",
 		"TestNetkit", "TestNetkitForeign", "TestNetkitOrder", "TestNetkitRestart", "TestPerPacketRuleByNewName",
-		"TestPinsTakenAway",
+		"TestPinsTakenAway", "TestRoutedNetkit",
 	},
 	"test/differential": {"TestDifferentialFunctions", "TestDifferentialNetkit"},
 }

@@ -56,11 +56,11 @@ func isContainerPort(l netlink.Link) bool {
 	return (l.Type() == "veth" || l.Type() == Netkit) && l.Attrs().NetNsID >= 0
 }
 
-// isRouted reports whether a device is the end of a container's veth pair that
-// only a route leads to.
+// isRouted reports whether a device is the end of a container's pair that only a
+// route leads to.
 func (s *scan) isRouted(l netlink.Link) bool {
 	is, out := s.exits[l.Attrs().Index]
-	return out && is == 0 && l.Type() == "veth" && isContainerPort(l) && s.bridgeOf(l) == nil
+	return out && is == 0 && isContainerPort(l) && s.bridgeOf(l) == nil
 }
 
 // findPorts finds the bridges, named or with containers, and their ports.
