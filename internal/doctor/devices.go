@@ -71,9 +71,23 @@ func translated(top discover.Topology) (found []api.Finding) {
 }
 
 // controlled finds bridges whose ports stay regular because the bridge device has
-// a qdisc or a filter.
+// a qdisc or a filter, or steers packets.
 func controlled(top discover.Topology) (found []api.Finding) {
 	for _, b := range top.Bridges {
+		switch steers, err := steering(b); {
+		case err != nil:
+			found = append(found, api.Finding{
+				Level: warn, What: fmt.Sprintf("containers of bridge %s stay regular", b.Name),
+				Why:    "whether it hands packets to other CPUs (rps_cpus) cannot be read: " + err.Error(),
+				Remedy: "mount a sysfs of this network namespace at /sys",
+			})
+		case steers:
+			found = append(found, api.Finding{
+				Level: warn, What: fmt.Sprintf("containers of bridge %s stay regular", b.Name),
+				Why:    "it hands packets to other CPUs (rps_cpus), where they would be overtaken",
+				Remedy: "steer them at the containers' ports",
+			})
+		}
 		what, err := discover.Control(b.Index, top.Qdiscs[b.Index], nil)
 		if err == nil && what != "" {
 			found = append(found, api.Finding{
@@ -84,6 +98,16 @@ func controlled(top discover.Topology) (found []api.Finding) {
 		}
 	}
 	return found
+}
+
+// steering reports whether a bridge steers packets.
+func steering(b discover.Bridge) (bool, error) {
+	device, err := discover.OpenDevice(b.Name, b.Index)
+	if err != nil {
+		return false, err
+	}
+	defer device.Close()
+	return device.Steers()
 }
 
 // hookable reports whether a device may be hooked.

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -136,8 +137,27 @@ func TestFindDevices(t *testing.T) {
 		{Level: ok, What: "uplink up0 can be hooked"},
 	})
 
+	nstest.Run(t, ns, "tc qdisc del dev br0 root")
+	steer := func(cpus string) { // ip mounts the namespace's sysfs
+		t.Helper()
+		out, err := exec.Command("ip", "netns", "exec", ns, "sh", "-c", "echo "+cpus+" > /sys/class/net/br0/queues/rx-0/rps_cpus").CombinedOutput()
+		if err != nil {
+			t.Fatalf("steer packets at br0: %v: %s", err, out)
+		}
+	}
+	steer("1")
+	check([]api.Finding{
+		{
+			Level: warn, What: "containers of bridge br0 stay regular",
+			Why:    "it hands packets to other CPUs (rps_cpus), where they would be overtaken",
+			Remedy: "steer them at the containers' ports",
+		},
+		{Level: ok, What: "port port0 of br0 can be hooked"},
+		{Level: ok, What: "uplink up0 can be hooked"},
+	})
+
+	steer("0")
 	nstest.Run(t, ns, `
-		tc qdisc del dev br0 root
 		tc filter add dev up0 ingress protocol ip u32 match ip protocol 17 0xff classid 1:1
 		ip link set far0 master br0
 	`)

@@ -161,6 +161,48 @@ func TestSteeringBridge(t *testing.T) {
 	c.GoExpress()
 }
 
+// Nor are those of a bridge whose steering cannot be read. That is logged once, and explain
+// says it.
+func TestSteeringUnreadable(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{Service: true})
+	show := b.HideSys()
+	b.Up()
+	const words = "cannot be read"
+	var reason string
+	for _, s := range b.Status().Skipped {
+		if s.Dev == lab.Port(1) {
+			reason = s.Reason
+		}
+	}
+	if !strings.Contains(reason, words) || !strings.Contains(reason, "mount a sysfs") {
+		t.Errorf("skipped are %v", b.Status().Skipped)
+	}
+	b.Outgoing("udp", 1).MustPing(200)
+	if n := b.Status().Totals.ExpressPackets; n > 0 {
+		t.Errorf("%d packets went express", n)
+	}
+	x, err := b.Daemon.Explain(lab.ContainerAddr(1).String())
+	if text := fmt.Sprint(x.Findings); err != nil || !strings.Contains(text, words) {
+		t.Errorf("explain says %s, %v", text, err)
+	}
+	for range 3 { // scans
+		b.Sh(lab.Device, "ip link add more type veth")
+		b.Sh(lab.Device, "ip link del more")
+		b.Status()
+	}
+	scontest.Eventually(t, "the daemon warns", func() error {
+		b.Status() // looks are due
+		if n := strings.Count(b.Daemon.Log(), "packet steering"); n != 1 {
+			return fmt.Errorf("%d messages", n)
+		}
+		return nil
+	})
+	show()
+	b.WaitHooked(1)
+	b.Outgoing("udp", 1).GoExpress()
+}
+
 // A veth pair drops packets that exceed its receiver's MTU, also where that is
 // smaller than the port's. Packets that fit go express.
 func TestSmallerMTUInside(t *testing.T) {

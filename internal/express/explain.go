@@ -130,7 +130,10 @@ func (v view) flowFindings(f api.Flow) []api.Finding {
 	if f.LeaseLimitMS > 0 {
 		found = append(found, v.leaseFinding(f))
 	}
-	if s, left := v.leftOut(f); left {
+	if f.State != api.FlowComposing {
+		return found
+	}
+	if s, left := v.leftOut(f.Orig); left {
 		found = append(found, api.Finding{
 			Level: "note", What: "a path of its packets uses " + s.Dev + ", which is not hooked", Why: s.Reason,
 		})
@@ -157,13 +160,10 @@ func (v view) leaseFinding(f api.Flow) api.Finding {
 	return finding
 }
 
-// leftOut returns the device that is not hooked and that a connection's
-// packets leave by, if the connection is still being composed.
-func (v view) leftOut(f api.Flow) (s discover.Skipped, left bool) {
-	if f.State != api.FlowComposing || len(v.hooks.Skipped()) == 0 {
-		return s, false
-	}
-	for _, end := range []string{f.Orig.Dst, f.Orig.Src} {
+// leftOut returns the device that is not hooked, or the bridge whose ports are not, and that
+// a connection's packets pass.
+func (v view) leftOut(orig api.Tuple) (s discover.Skipped, left bool) {
+	for _, end := range []string{orig.Dst, orig.Src} {
 		routes, err := netlink.RouteGet(net.ParseIP(end))
 		if err != nil || len(routes) == 0 {
 			continue
@@ -172,7 +172,11 @@ func (v view) leftOut(f api.Flow) (s discover.Skipped, left bool) {
 		if err != nil {
 			continue
 		}
-		i := slices.IndexFunc(v.hooks.Skipped(), func(s discover.Skipped) bool { return s.Dev == l.Attrs().Name })
+		dev := l.Attrs().Name
+		if why := v.hooks.KeptBridge(l.Attrs().Index); why != "" {
+			return discover.Skipped{Dev: dev, Reason: why}, true
+		}
+		i := slices.IndexFunc(v.hooks.Skipped(), func(s discover.Skipped) bool { return s.Dev == dev })
 		if i >= 0 {
 			return v.hooks.Skipped()[i], true
 		}
@@ -255,6 +259,11 @@ func (v view) trackedFinding(c conntrack.Conn) api.Finding {
 		return api.Finding{
 			Level: "note", What: orig + " stays regular: one end is this host itself",
 			Why: "packets of a local socket must pass routing and the input and output rules, none of which can be skipped",
+		}
+	}
+	if s, left := v.leftOut(tupleOf(c.Orig)); left {
+		return api.Finding{
+			Level: "note", What: fmt.Sprintf("%s stays regular: a path of its packets uses %s, which is not hooked", orig, s.Dev), Why: s.Reason,
 		}
 	}
 	return api.Finding{

@@ -112,7 +112,7 @@ func New(o Options) (*Hooks, error) {
 		uplinks:  make(map[int]discover.Uplink),
 		attacher: attacher{dp: o.Datapath, log: o.Logger, beatDuring: o.BeatDuring},
 		delivery: delivery{dp: o.Datapath, links: links, log: o.Logger, newGeneration: o.NewGeneration, hasConentries: o.HasConentries},
-		steering: newSteering(),
+		steering: make(steering),
 		tunnels: tunnels{
 			dp: o.Datapath, log: o.Logger, newGeneration: o.NewGeneration, touches: o.TouchesTunnel,
 			open: make(map[int]*tunnel),
@@ -163,7 +163,7 @@ func (h *Hooks) scan(lenient bool) (err error) {
 	}
 	h.skipped, h.qdiscs, h.unhooked = topology.Skipped, topology.Qdiscs, nil
 	h.setPath(topology)
-	h.steering.set(topology.Bridges, h.opts.Logger)
+	h.steering.set(topology.Bridges)
 	h.setPorts(h.hookablePorts(topology, changed), changed, lenient)
 	h.setUplinks(h.hookableUplinks(topology))
 	h.SetTunnels()
@@ -203,7 +203,7 @@ func (h *Hooks) hookablePorts(topology discover.Topology, changed dirty) map[int
 	for _, p := range topology.Ports {
 		there[p.Index] = true
 		inside, _ := p.Inside()
-		why := cmp.Or(h.declared.device(p.Name), h.steering.why(p), h.path.controls[inside])
+		why := cmp.Or(h.declared.device(p.Name), h.KeptBridge(inside))
 		if why == "" {
 			why = h.blocks(p, changed)
 		}
@@ -283,7 +283,7 @@ func (h *Hooks) pollDelivery() {
 		}
 	})
 	h.SetTunnels()
-	if h.steering.poll() {
+	if h.steering.poll(h.opts.Logger) {
 		h.opts.NewGeneration("packet steering at a bridge")
 		h.rescanAll()
 	}
@@ -423,6 +423,12 @@ func (h *Hooks) Uplinks() map[int]discover.Uplink { return h.uplinks }
 
 // Unhooked lists devices that should be hooked, but could not be at the last scan.
 func (h *Hooks) Unhooked() []discover.Skipped { return h.unhooked }
+
+// KeptBridge returns why ports of a bridge, or the port of a routed container, are not
+// hooked, "" if they may be.
+func (h *Hooks) KeptBridge(ifindex int) string {
+	return cmp.Or(h.steering.why(ifindex), h.path.controls[ifindex])
+}
 
 // Skipped lists devices that are not hooked though one might expect it.
 func (h *Hooks) Skipped() []discover.Skipped { return h.skipped }

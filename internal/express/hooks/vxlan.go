@@ -2,6 +2,7 @@ package hooks
 
 import (
 	"cmp"
+	"fmt"
 	"log/slog"
 	"maps"
 	"math/bits"
@@ -25,8 +26,8 @@ type tunnels struct {
 
 // tunnel is one VXLAN device.
 type tunnel struct {
-	device *discover.Device
-	kept   string // why packets do not skip it, "" if they do
+	rps
+	kept string // why packets do not skip it, "" if they do
 }
 
 // Tunnel is a VXLAN device that express packets do not skip.
@@ -51,7 +52,7 @@ func (h *Hooks) SetTunnels() { h.tunnels.set(h.uplinks, h.qdiscs, h.path.xdp) }
 func (v *tunnels) set(uplinks map[int]discover.Uplink, qdiscs map[int]string, xdp map[int]bool) {
 	for index, t := range v.open {
 		if uplinks[index].TunnelPort == 0 {
-			t.device.Close()
+			t.close()
 			delete(v.open, index)
 		}
 	}
@@ -85,14 +86,9 @@ func (v *tunnels) setOne(u discover.Uplink, kept string) {
 		return
 	}
 	if t == nil {
-		device, err := discover.OpenDevice(u.Name, u.Index)
-		if err != nil {
-			v.log.Debug("opening a VXLAN device", "dev", u.Name, "error", err)
-			return // it is gone
-		}
-		t = &tunnel{device: device}
+		t = &tunnel{rps: rps{name: u.Name, index: u.Index}}
 		v.open[u.Index] = t
-		kept = cmp.Or(kept, t.steers())
+		kept = cmp.Or(kept, t.steering())
 	}
 	t.kept = kept
 	if err := v.dp.Track(u.Index, datapath.Delivery{Queue: true, Tunnel: kept == ""}); err != nil {
@@ -117,21 +113,24 @@ func (v *tunnels) keeps(u discover.Uplink, qdisc string) string {
 		return "a rule that judges single packets may touch the tunnel's own: " + rule.String()
 	}
 	if t := v.open[u.Index]; t != nil {
-		return t.steers()
+		return t.steering()
 	}
 	return ""
 }
 
 func (v *tunnels) close() {
 	for _, t := range v.open {
-		t.device.Close()
+		t.close()
 	}
 }
 
-// steers returns that a VXLAN device steers packets to other CPUs, where those
-// that skip it would overtake them; "" if it does not.
-func (t *tunnel) steers() string {
-	if steers, err := t.device.Steers(); err != nil || steers {
+// steering returns that a VXLAN device steers packets to other CPUs, where those that skip
+// it would overtake them, or that this cannot be read; "" if it does not.
+func (t *tunnel) steering() string {
+	switch steers, err := t.steers(); {
+	case err != nil:
+		return fmt.Sprintf("whether it hands packets to other CPUs (rps_cpus) cannot be read (%v)", err)
+	case steers:
 		return "receive packet steering (rps_cpus) at it"
 	}
 	return ""

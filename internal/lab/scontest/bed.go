@@ -96,7 +96,7 @@ func New(t *testing.T, l Layout) *Bed {
 	b.Plug(b.Opts.Containers)
 	b.holdMounts()
 	if l.Service {
-		b.mountBPFFS()
+		b.mountSys()
 		b.limited = true
 	}
 	return b

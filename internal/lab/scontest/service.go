@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -52,11 +53,34 @@ func (b *Bed) runner(s state.Service) []string {
 	return []string{"setpriv", "--bounding-set=" + set, "--inh-caps=-all"}
 }
 
-// mountBPFFS mounts a bpffs, as systemd does at boot.
-func (b *Bed) mountBPFFS() {
+// mountSys mounts a sysfs of device and a bpffs in it, as on a host. The services' units may
+// not.
+func (b *Bed) mountSys() {
 	b.T.Helper()
-	out, err := exec.Command("nsenter", "--mount="+b.Mounts(), "mount", "-t", "bpf", "-o", "mode=0700", "bpf", "/sys/fs/bpf").CombinedOutput()
-	if err != nil {
-		b.T.Fatalf("mount a bpffs: %v: %s", err, out)
+	const cgroups = "/sys/fs/cgroup"
+	kept := filepath.Join(b.Dir, "cgroup")
+	if err := os.Mkdir(kept, 0o700); err != nil {
+		b.T.Fatal(err)
+	}
+	b.inMounts("mount", "--rbind", cgroups, kept)
+	b.inMounts("mount", "-t", "sysfs", "sysfs", "/sys")
+	b.inMounts("mount", "--rbind", kept, cgroups)
+	b.inMounts("mount", "-t", "bpf", "-o", "mode=0700", "bpf", "/sys/fs/bpf")
+}
+
+// HideSys puts an empty directory in the place of the sysfs, but for the bpffs in it, and
+// returns what takes that back; with Layout.Service.
+func (b *Bed) HideSys() (show func()) {
+	b.T.Helper()
+	b.inMounts("mount", "-t", "tmpfs", "none", "/sys/class")
+	return func() { b.inMounts("umount", "/sys/class") }
+}
+
+// inMounts runs a command in device, and in the services' mount namespace.
+func (b *Bed) inMounts(args ...string) {
+	b.T.Helper()
+	enter := []string{"--mount=" + b.Mounts(), "--net=" + b.Node(lab.Device)}
+	if out, err := exec.Command("nsenter", append(enter, args...)...).CombinedOutput(); err != nil {
+		b.T.Fatalf("%v: %v: %s", args, err, out)
 	}
 }
