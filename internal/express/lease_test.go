@@ -2,10 +2,15 @@ package express_test
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/express/composer"
@@ -142,6 +147,43 @@ func TestSilentSetting(t *testing.T) {
 	}
 }
 
+// neverForgets exchanges datagrams for a time, in which device must not forget what the
+// connection needs of its neighbours and of its bridge's table.
+func neverForgets(t *testing.T, c *scontest.Connection, d time.Duration) {
+	t.Helper()
+	updates, done := make(chan netlink.NeighUpdate), make(chan struct{})
+	if err := c.B.Do(lab.Device, func() error { return netlink.NeighSubscribe(updates, done) }); err != nil {
+		t.Fatal(err)
+	}
+	forgotten := make(chan []string)
+	go func() {
+		var all []string
+		for u := range updates {
+			ip, _ := netip.AddrFromSlice(u.IP)
+			needed := u.Family == unix.AF_BRIDGE && u.HardwareAddr.String() == containerMAC ||
+				slices.Contains([]netip.Addr{lab.ContainerAddr(1), lab.EdgeAddr, lab.ContainerAddr6(1), lab.EdgeAddr6}, ip.Unmap())
+			if needed && (u.Type == unix.RTM_DELNEIGH || u.State == netlink.NUD_FAILED) {
+				all = append(all, fmt.Sprintf("%v %v", u.HardwareAddr, u.IP))
+			}
+		}
+		forgotten <- all
+	}()
+	c.GoExpress()
+	before := c.MustFlow().ExpressPackets
+	sent := 0
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		c.MustPing(1)
+		sent++
+	}
+	c.GoExpress()
+	close(done)
+	if all := <-forgotten; len(all) > 0 {
+		t.Errorf("device has forgotten %v", all)
+	}
+	after := c.MustFlow().ExpressPackets
+	t.Logf("of %d packets %d and %d went express", sent, after[0]-before[0], after[1]-before[1])
+}
+
 // A bridge does not forget a container whose connection is express for longer than it
 // keeps a MAC address that no packet has.
 func TestLeaseKeepsAlive(t *testing.T) {
@@ -152,17 +194,33 @@ func TestLeaseKeepsAlive(t *testing.T) {
 	b.Sh(lab.Container(1), fmt.Sprintf("ip neigh replace 172.17.0.1 dev eth0 nud permanent lladdr %v", b.BridgeMAC())) // it asks nobody
 	c := b.Outgoing("udp", 1)
 	wantLease(t, c, composer.BoundByTable, ageing/3)
-	c.GoExpress()
-	before := c.MustFlow().ExpressPackets[0]
-	var sent uint64
-	for end := time.Now().Add(3 * ageing); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		c.MustPing(1)
-		sent++
-		if found := b.Sh(lab.Device, "bridge fdb show br docker0 dev veth1"); !strings.Contains(found, containerMAC) {
-			t.Fatalf("the bridge has forgotten the container: %s", found)
-		}
-	}
-	if n := c.MustFlow().ExpressPackets[0] - before; n < sent/2 {
-		t.Errorf("%d of %d packets went express", n, sent)
+	neverForgets(t, c, 3*ageing)
+}
+
+// Nor does the kernel forget the neighbours of such a connection, though it keeps unused
+// ones for a short time only and has more of them than it wants.
+func TestLeaseKeepsNeighbours(t *testing.T) {
+	t.Parallel()
+	// The kernel looks for unused neighbours twice in base_reachable_time, 30 s here.
+	const kept, looks = 8 * time.Second, 32 * time.Second
+	for name, connect := range map[string]func(b *scontest.Bed) *scontest.Connection{
+		"IPv4": func(b *scontest.Bed) *scontest.Connection { return b.Outgoing("udp", 1) },
+		"IPv6": func(b *scontest.Bed) *scontest.Connection { return b.Outgoing6("udp", 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := scontest.NewExpress(t, scontest.Layout{IPv6: true})
+			for _, dev := range []string{lab.Bridge, lab.Uplink} {
+				b.Sh(lab.Device, fmt.Sprintf("sysctl -q -w net.ipv4.neigh.%[1]s.gc_stale_time=%[2]d net.ipv6.neigh.%[1]s.gc_stale_time=%[2]d", dev, kept/time.Second))
+			}
+			var others strings.Builder // gc_thresh1 is 128
+			for i := range 200 {
+				fmt.Fprintf(&others, "ip neigh add 172.17.200.%[1]d lladdr 02:00:00:00:00:01 dev docker0 nud permanent\nip neigh add fd00:17::%[1]d:1 lladdr 02:00:00:00:00:01 dev docker0 nud permanent\n", i+1)
+			}
+			b.Sh(lab.Device, others.String())
+			c := connect(b)
+			wantLease(t, c, composer.BoundByNeighbour, kept*3/4)
+			neverForgets(t, c, looks)
+		})
 	}
 }
