@@ -188,7 +188,7 @@ func (d *Daemon) assemble() (err error) {
 		FiltersChanged: func(reason string) { d.stale(changes.Event{Kind: changes.Filter, Reason: reason}) },
 		PortThere:      d.table.AddPort,
 		PortGone:       func(ifindex int) { d.composer.ForgetPort(ifindex, time.Now()) },
-		DevicesChanged: func() { d.composer.RetireTouched(time.Now()) },
+		DevicesChanged: d.devicesChanged,
 		BeatDuring:     d.heartbeat.beatDuring,
 	})
 	if err != nil {

@@ -323,9 +323,10 @@ func (d *Daemon) readRules(now time.Time) error {
 	if err != nil {
 		return nil
 	}
-	if c.Nothing() {
+	if c.MayTrack() {
 		d.composer.RetireTracked(now)
-	} else {
+	}
+	if !c.Nothing() {
 		d.rulesChanged(c, now)
 	}
 	d.heartbeat.rulesRead(change)
@@ -342,11 +343,16 @@ func (d *Daemon) rulesChanged(c *rules.Change, now time.Time) {
 	if why != "" {
 		d.heartbeat.newGeneration(why)
 		d.composer.RetireTouched(now)
-	} else {
-		d.composer.RetireTracked(now)
 	}
 	d.composer.RetireDiscards(now)
 	d.hooks.SetTunnels()
+}
+
+// devicesChanged removes the Conentries that rules about devices may concern now.
+func (d *Daemon) devicesChanged() {
+	now := time.Now()
+	d.composer.RetireTracked(now)
+	d.composer.RetireTouched(now)
 }
 
 // inLoop runs fn in the loop, unless the daemon ends before.

@@ -27,7 +27,7 @@ func (c *Composer) RulesChanged(change *rules.Change, now time.Time) (everything
 	if c.index.partial {
 		return "rules changed, and there are many connections"
 	}
-	q := inquiry{Composer: c, change: change, start: time.Now()}
+	q := inquiry{Composer: c, change: change, start: time.Now(), most: fewConcerned}
 	for kind, all := range c.index.kinds {
 		q.askAll(kind, all)
 	}
@@ -58,6 +58,7 @@ type inquiry struct {
 	*Composer
 	change     change
 	start      time.Time
+	most       int // concerned
 	questions  int
 	kind       kind // of those that are asked about
 	place      int  // that has told halves apart
@@ -106,7 +107,7 @@ func (q *inquiry) concern(all []candidate) {
 			q.concerned = append(q.concerned, x.e)
 		}
 	}
-	if len(q.concerned) > fewConcerned {
+	if len(q.concerned) > q.most {
 		q.everything = "rules changed that concern many connections"
 	}
 }

@@ -89,7 +89,7 @@ func TestFindsConcerned(t *testing.T) {
 					continue // of one server, or one port
 				}
 				a := &asking{matches: matches}
-				q := inquiry{change: a, kind: kindOf(one.e), start: time.Now().Add(time.Hour)} // not late, however slow the machine is
+				q := inquiry{change: a, kind: kindOf(one.e), start: time.Now().Add(time.Hour), most: fewConcerned} // not late, however slow the machine is
 				q.search(all, differences(all), new(rules.Conn))
 				t.Logf("%s: %d questions", what, a.questions)
 				if len(q.concerned) != want || q.everything != "" || a.questions > most {

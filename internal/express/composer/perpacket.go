@@ -89,10 +89,8 @@ func (c *Composer) ask(s subject, conn conntrack.Conn) (asked rules.Conn, ok boo
 func deviceOf(p *discover.Port) rules.Device { return rules.Device{Name: p.Name, Index: p.Index} }
 
 // RetireTouched removes the Conentries that a rule may touch which judges single
-// packets, and those that conntrack may see now. It is called when the rules, or the
-// devices that they may name, have changed.
+// packets. It is called when the rules, or the devices that they may name, have changed.
 func (c *Composer) RetireTouched(now time.Time) {
-	c.RetireTracked(now)
 	if c.rules.IsSilent() || c.rules.HasLegacy() {
 		c.shorten()
 	} else {

@@ -1,6 +1,7 @@
 package composer
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -51,11 +52,33 @@ func (c *Composer) composeUntracked(p *discover.Port, tuple conntrack.Tuple, now
 }
 
 // RetireTracked removes the Conentries of connections with the outside that conntrack
-// may see now. It is called after every change of the rules.
+// may see now: all of them, if it takes long to find out which these are. It is called
+// when rules, or the devices that they may name, have changed so that it may see others.
 func (c *Composer) RetireTracked(now time.Time) {
-	for _, e := range c.recheck.waiting {
-		if e.Untracked && e.Peer == 0 && !c.unseen(subjectOf(e), e.Conn) {
-			c.table.Retire(e, now)
+	q := inquiry{Composer: c, change: seen{c.rules}, start: time.Now(), most: math.MaxInt}
+	if c.index.partial {
+		q.everything = "there are many connections"
+	}
+	for kind, all := range c.index.kinds {
+		if kind.untracked && kind.peer == 0 {
+			q.askAll(kind, all)
 		}
 	}
+	if q.everything != "" {
+		q.concerned = q.concerned[:0]
+		for _, e := range c.recheck.waiting {
+			if e.Untracked && e.Peer == 0 {
+				q.concerned = append(q.concerned, e)
+			}
+		}
+	}
+	for _, e := range q.concerned {
+		c.table.Retire(e, now)
+	}
 }
+
+// seen is a change that concerns the connections that conntrack may see.
+type seen struct{ rules Rules }
+
+func (s seen) MayConcern(c rules.Conn) bool { return !s.rules.Untracked(c) }
+func (s seen) Concerns(c rules.Conn) bool   { return s.MayConcern(c) }

@@ -30,7 +30,8 @@ type Change struct {
 	// translates are the families that have got their first chain of type nat. Those chains
 	// see one more packet of connections that began before, while these are NEW.
 	translates [2]bool
-	budget     int // of rules that packets are followed through
+	tracks     bool // conntrack may see packets that it did not see before
+	budget     int  // of rules that packets are followed through
 }
 
 // spot is a rule that was added, that is gone, or that looks into a set which has
@@ -75,6 +76,9 @@ func (c *Change) Fresh() bool { return c.fresh }
 func (c *Change) Nothing() bool {
 	return c.why == "" && len(c.spots) == 0 && len(c.left) == 0 && len(c.ends) == 0 && len(c.legacy) == 0 && c.translates == [2]bool{}
 }
+
+// MayTrack reports whether conntrack may see packets that it did not see before.
+func (c *Change) MayTrack() bool { return c.why != "" || c.tracks }
 
 // addSet adds the rules that look into a set which has changed.
 func (c *Change) addSet(t *table, name string, before *set) {

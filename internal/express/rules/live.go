@@ -161,6 +161,7 @@ func (l *Live) Follow(foreign []nfhooks.Hook, tracked map[uint8]bool) (c *Change
 		lost = "functions at Netfilter's hooks changed"
 	}
 	got := !maps.Equal(families, l.families)
+	before := l.Ruleset
 	l.opts.Foreign, l.opts.Tracked, l.families = foreign, tracked, families
 	if lost == "" {
 		c = l.apply(complete)
@@ -173,6 +174,7 @@ func (l *Live) Follow(foreign []nfhooks.Hook, tracked map[uint8]bool) (c *Change
 				c.why = "iptables-legacy has got tables, or has none any more"
 			}
 			l.refresh()
+			c.tracks = l.tracksOthers(before) || !c.Nothing() && len(before.early)+len(l.early) > 0
 			return c, nil
 		}
 	}

@@ -1,6 +1,10 @@
 package rules
 
-import "github.com/scon-project/scon/internal/express/conntrack"
+import (
+	"maps"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+)
 
 // Untracked reports whether conntrack certainly sees no packet of a connection,
 // given its tuples and devices: it is not enabled for the family, or rules say
@@ -30,6 +34,11 @@ func (r Ruleset) tracks(families []family) bool {
 		}
 	}
 	return false
+}
+
+// tracksOthers reports whether conntrack is enabled for other families than before.
+func (r Ruleset) tracksOthers(before Ruleset) bool {
+	return !maps.Equal(r.opts.Tracked, before.opts.Tracked) || !maps.Equal(r.tabled, before.tabled)
 }
 
 // isEarly reports whether the chain sees packets before conntrack does.

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nstest"
 )
 
 // rawTable is a chain that sees packets before conntrack does.
@@ -63,5 +65,39 @@ func TestUntrackedByHooks(t *testing.T) {
 		if got := read(t, opts, nft, rawTable("accept")).Untracked(here); got != c.want {
 			t.Errorf("tracked %v: untracked: %v, want %v", opts.Tracked, got, c.want)
 		}
+	}
+}
+
+// TestMayTrack holds after which changes conntrack may see packets that it did not see
+// before: nobody is asked about the connections after the others.
+func TestMayTrack(t *testing.T) {
+	const forward = "table inet t { chain f { type filter hook forward priority 0; ip saddr 10.9.9.9 drop; }; }\n"
+	const silence = "table inet t { chain q { udp dport 53 notrack; }; chain p { type filter hook prerouting priority -300; jump q; }; }\n"
+	for _, c := range []struct {
+		name, before, change string
+		want                 bool
+	}{
+		{"a rule", forward, "add rule inet t f ip daddr 203.0.113.1 drop", false},
+		{"a chain of type nat in a family with tables", forward, "table inet n { chain g { type nat hook postrouting priority 100; masquerade; }; }", false},
+		{"a family's first table", "table ip t { chain f { }; }", "add table ip6 u", true},
+		{"a notrack rule that comes", forward, silence, true},
+		{"a notrack rule that goes", silence, "flush chain inet t q", true},
+		{"the jump to it", silence, "flush chain inet t p", true},
+		{"its chain's hook", silence, "delete table inet t\n" + forward, true},
+		{"a set beside it", silence + "table inet u { set s { type ipv4_addr; }; }", "add element inet u s { 10.0.0.1 }", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := follow(t, nstest.New(t), Options{})
+			if !f.sh(nftScript(c.before)) {
+				t.Fatal("refused")
+			}
+			f.follow()
+			if !f.sh(nftScript(c.change)) {
+				t.Fatal("refused")
+			}
+			if got := f.follow().MayTrack(); got != c.want {
+				t.Errorf("may track: %v, want %v", got, c.want)
+			}
+		})
 	}
 }
