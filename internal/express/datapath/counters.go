@@ -165,7 +165,7 @@ func (d *Datapath) freeCounters() (uint16, error) {
 			return number, d.objs.Regular.Put(uint32(number), make([]expressCounters, ebpf.MustPossibleCPU()))
 		}
 	}
-	return 0, fmt.Errorf("all of the %d counters are taken", most)
+	return 0, fmt.Errorf("all %d places for devices are taken: it stays regular until another one goes", most)
 }
 
 // Counters reads the regular packets of a device, none if it is not tracked.
