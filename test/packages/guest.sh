@@ -63,12 +63,24 @@ express && say 'enabled: express'
 
 dpkg --install /new/*.deb || exit 1
 express && grep -q '^connections: 1024' /etc/scon/scon.yaml && say "upgraded: version $(scon version --json | sed -n 's/.*"version": "\(.*\)".*/\1/p'), express, settings kept"
+
+# A drop-in, where `systemctl edit scon` writes it.
+mkdir /etc/systemd/system/scon.service.d
+cp /drop-in.conf /etc/systemd/system/scon.service.d/override.conf
+systemctl daemon-reload
+systemctl restart scon
+pid=$(systemctl show --property MainPID --value scon)
+express && [ "$(cat /sys/fs/cgroup/system.slice/scon.service/memory.max)" = 4294967296 ] && tr '\0' '\n' <"/proc/$pid/environ" | grep -qx GOMAXPROCS=2 && say 'drop-in: in force, express'
+systemctl revert scon
+systemctl restart scon
+express && [ "$(cat /sys/fs/cgroup/system.slice/scon.service/memory.max)" = 2147483648 ] && [ ! -e /etc/systemd/system/scon.service.d ] && say 'drop-in: reverted, express'
+
 goes
 journalctl --unit scon --output cat --no-pager >/tmp/journal
 echoed >/tmp/echoed
-[ "$(wc -l </tmp/echoed)" = "$(tail -1 /tmp/echoed)" ] && grep -q 'took over Conentries.*kept=[1-9]' /tmp/journal && say 'upgraded: nothing lost, connections taken over'
+[ "$(wc -l </tmp/echoed)" = "$(tail -1 /tmp/echoed)" ] && [ "$(grep -c 'took over Conentries.*kept=[1-9]' /tmp/journal)" = 3 ] && say 'all three times: nothing lost, connections taken over'
 
-grep -q 'level=\(ERROR\|WARN\)' /tmp/journal || say 'upgraded: neither error nor warning'
+grep -q 'level=\(ERROR\|WARN\)' /tmp/journal || say 'all three times: neither error nor warning'
 
 dpkg --remove scon-pipe scon-startup scon || exit 1
 goes && ! attached && ! systemctl --quiet is-active scon.service && say 'removed: nothing attached, goes'

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +48,24 @@ func glob(t *testing.T, dir, pattern string) []string {
 	return files
 }
 
+// dropIn writes the drop-in for scon.service that the documents show into a file.
+func dropIn(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "docs/kubernetes.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```ini\n(.*?)```").FindSubmatch(text)
+	if block == nil {
+		t.Fatal("docs/kubernetes.md shows no drop-in")
+	}
+	path := filepath.Join(t.TempDir(), "drop-in.conf")
+	if err := os.WriteFile(path, block[1], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 //go:embed guest.sh
 var guestScript string
 
@@ -55,8 +74,10 @@ const guestWorks = `installed: not enabled, not running, nothing attached
 regular: goes
 enabled: express
 upgraded: version 0.2.0, express, settings kept
-upgraded: nothing lost, connections taken over
-upgraded: neither error nor warning
+drop-in: in force, express
+drop-in: reverted, express
+all three times: nothing lost, connections taken over
+all three times: neither error nor warning
 removed: nothing attached, goes
 removed: settings kept
 purged: nothing left
@@ -142,7 +163,7 @@ func TestPackages(t *testing.T) {
 	})
 	for _, suite := range []string{"bookworm", "trixie"} {
 		t.Run(suite, func(t *testing.T) {
-			files := make(map[string]string)
+			files := map[string]string{"/drop-in.conf": dropIn(t)}
 			for to, from := range map[string]string{"old": old, "new": young} {
 				for _, name := range []string{"scon_*", "scon-startup_*", "libsconpipe0_*", "scon-pipe_*"} {
 					deb := glob(t, from, name+"_amd64.deb")[0]
