@@ -108,7 +108,7 @@ func (d *documents) profile(ctx context.Context, container string) (_ any, err e
 	cmd.WaitDelay = profileTime
 	if out, err := cmd.CombinedOutput(); err != nil {
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		return nil, fmt.Errorf("%w: %s", err, lines[len(lines)-1])
+		return nil, fmt.Errorf("profile the container: %w: %s", err, lines[len(lines)-1])
 	}
 	svg, err := os.ReadFile(picture)
 	return profiled{string(svg)}, err

@@ -115,7 +115,7 @@ func (t *tool) up(o service.Options, arguments func(unit, service.Options) ([]st
 		case u.Service == state.Pipe:
 			fmt.Fprintf(t.stderr, "scon: warning: the pipe broker did not start, all else runs: %v\n", err)
 		default:
-			failed = fmt.Errorf("%w; the other services are up", err)
+			failed = fmt.Errorf("%w; the other services are up, see 'scon status'", err)
 		}
 	}
 	word := "scon is up"

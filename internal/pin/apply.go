@@ -48,7 +48,7 @@ func (h *Host) Apply(p Plan) (results []Result, err error) {
 			return
 		}
 		if _, undone := h.restore(); undone != nil {
-			err = errors.Join(err, fmt.Errorf("undo: %w", undone))
+			err = errors.Join(err, fmt.Errorf("undo what was applied: %w", undone))
 		}
 	}()
 	for _, s := range r.Settings {

@@ -69,7 +69,7 @@ func (h *Host) cpus(s *Snapshot) error {
 			continue // a kernel without it
 		}
 		if *set, err = parseList(text); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return fmt.Errorf("read the %s CPUs: %w", name, err)
 		}
 	}
 	return nil
@@ -93,7 +93,7 @@ func (h *Host) nodes() (map[int]int, error) {
 		}
 		set, err := parseList(text)
 		if err != nil {
-			return nil, fmt.Errorf("node %d: %w", n, err)
+			return nil, fmt.Errorf("read the CPUs of node %d: %w", n, err)
 		}
 		for _, id := range set {
 			nodes[id] = n
@@ -152,7 +152,7 @@ func (h *Host) containers(online CPUs) ([]Container, error) {
 		}
 		cpus, err := parseList(m[1])
 		if err != nil {
-			return nil, fmt.Errorf("process %d: %w", ns.PID, err)
+			return nil, fmt.Errorf("read the CPUs of process %d: %w", ns.PID, err)
 		}
 		if cpus = cpus.and(online); len(cpus) < len(online) {
 			found = append(found, Container{Netns: ns.Path, CPUs: cpus})

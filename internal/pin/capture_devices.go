@@ -76,7 +76,7 @@ func (h *Host) devicesOf(ns string) ([]Device, error) {
 		} else if strings.HasPrefix(where+"/", "devices/virtual/") || h.OnlyNetns {
 			continue
 		} else if err := h.hardware(where, &d); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("read device %s: %w", name, err)
 		}
 		if d.Owner, err = owner(t, ns, name); err != nil {
 			continue // gone meanwhile

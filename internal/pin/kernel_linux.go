@@ -162,7 +162,7 @@ func (linux) Threads(ns, device string) (threads []Thread, err error) {
 	for _, pid := range pids {
 		t, err := readThread(pid)
 		if err != nil {
-			return nil, fmt.Errorf("thread %d of %s: %w", pid, device, err)
+			return nil, fmt.Errorf("read thread %d of %s: %w", pid, device, err)
 		}
 		threads = append(threads, t)
 	}
@@ -252,11 +252,11 @@ func readThread(pid int) (Thread, error) {
 	}
 	attr, err := unix.SchedGetAttr(pid, 0)
 	if err != nil {
-		return Thread{}, fmt.Errorf("read its priority: %w", err)
+		return Thread{}, fmt.Errorf("read the thread's priority: %w", err)
 	}
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(pid, &set); err != nil {
-		return Thread{}, fmt.Errorf("read its CPUs: %w", err)
+		return Thread{}, fmt.Errorf("read the thread's CPUs: %w", err)
 	}
 	cpus := CPUs{}
 	for id := range len(set) * 64 {

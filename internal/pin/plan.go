@@ -83,7 +83,7 @@ func (s Snapshot) choose(names []string) ([]Device, error) {
 			for _, d := range s.Devices {
 				all = append(all, d.title())
 			}
-			return nil, fmt.Errorf("%q: %w; there are: %s", name, ErrNoDevice, strings.Join(newNames(all), ", "))
+			return nil, fmt.Errorf("find device %q: %w; there are: %s", name, ErrNoDevice, strings.Join(newNames(all), ", "))
 		}
 	}
 	return chosen, nil

@@ -82,7 +82,7 @@ func (h *Host) lock() (unlock func(), err error) {
 	}
 	f, err := os.OpenFile(filepath.Join(h.State, "pin.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
+		return nil, fmt.Errorf("lock the placement: %w", err)
 	}
 	if err := state.Flock(f, patience); err != nil {
 		f.Close()

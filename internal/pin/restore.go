@@ -54,7 +54,7 @@ func (h *Host) restore() ([]Restored, error) {
 		list = append(list, done)
 	}
 	if failed != nil {
-		return list, fmt.Errorf("restore: %w", failed)
+		return list, fmt.Errorf("restore what was there before: %w", failed)
 	}
 	if err := h.step("forget"); err != nil {
 		return list, err

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // packages are those whose errors reach users: of the command line, of the settings, and of
@@ -31,9 +33,10 @@ type message struct{ text, place string }
 // cause matches a message that ends with another one, which says the rest.
 var cause = regexp.MustCompile(`(^|: |…)…$|^$|^… \(log: …\)$`)
 
-// messages returns the texts of errors that wrap no other one: those have to say what, where
-// and what to do by themselves. To those about the command line (Usagef) its help is added.
-func messages(t *testing.T) (all []message) {
+// messages returns the texts of errors. alone are those that wrap no other one: they have to
+// say what, where and what to do by themselves. To those about the command line (Usagef) its
+// help is added.
+func messages(t *testing.T) (alone, wrapping []message) {
 	for _, file := range files(t) {
 		set := token.NewFileSet()
 		tree, err := parser.ParseFile(set, file, nil, 0)
@@ -45,13 +48,18 @@ func messages(t *testing.T) (all []message) {
 			if !ok {
 				return true
 			}
-			if text, ok := errorText(call); ok && !strings.Contains(text, "%w") && !cause.MatchString(shape(text)) {
-				all = append(all, message{shape(text), set.Position(call.Pos()).String()})
+			text, ok := errorText(call)
+			switch m := (message{shape(text), set.Position(call.Pos()).String()}); {
+			case !ok:
+			case strings.Contains(text, "%w") || cause.MatchString(m.text):
+				wrapping = append(wrapping, m)
+			default:
+				alone = append(alone, m)
 			}
 			return true
 		})
 	}
-	return all
+	return alone, wrapping
 }
 
 func files(t *testing.T) []string {
@@ -107,7 +115,7 @@ func documented(t *testing.T) (all []string) {
 // Each message says what to do, or docs/errors.md does.
 func TestMessages(t *testing.T) {
 	known := documented(t)
-	all := messages(t)
+	all, _ := messages(t)
 	if len(all) < 50 {
 		t.Fatalf("%d messages found", len(all))
 	}
@@ -116,6 +124,46 @@ func TestMessages(t *testing.T) {
 			t.Errorf("%s: %q says not what to do, and docs/errors.md neither", m.place, m.text)
 		}
 	}
+}
+
+// attempt matches what a message says around its cause: what was attempted, and with what.
+var attempt = regexp.MustCompile(`^[A-Za-z…]+ \S.*…`)
+
+// complete are the messages that add to a cause which says what was attempted.
+var complete = map[string]string{
+	"":                               "ErrReported: it has been printed",
+	"1:1: …":                         "the parser's words, after the file",
+	"…:…":                            "the file, before a position",
+	"…:…: …":                         "a position in the settings, before the key",
+	"…: …":                           "what for, as 'offer metrics'; or a finding and why",
+	"…: the interrupt is now of …":   "what has gone",
+	"…: another device has its name": "what has gone",
+}
+
+// Each message that wraps another one says what was attempted, or what to do about it, and the words of the kernel
+// that it may end with are in docs/errors.md with what to do.
+func TestWrapping(t *testing.T) {
+	_, all := messages(t)
+	if len(all) < 150 {
+		t.Fatalf("%d messages found", len(all))
+	}
+	for _, m := range all {
+		if complete[m.text] == "" && !attempt.MatchString(m.text) && !remedy.MatchString(m.text) {
+			t.Errorf("%s: %q says neither what was attempted nor what to do", m.place, m.text)
+		}
+	}
+	known := documented(t)
+	for _, errno := range kernelWords {
+		if !slices.Contains(known, errno.Error()) {
+			t.Errorf("docs/errors.md says not what to do about %q", errno)
+		}
+	}
+}
+
+// kernelWords are what calls of the packages end with, as users have seen it.
+var kernelWords = []unix.Errno{
+	unix.EPERM, unix.EACCES, unix.ENOENT, unix.EEXIST, unix.EBUSY, unix.ENODEV, unix.ENOSPC, unix.ENOMEM, unix.EMFILE, unix.EROFS,
+	unix.EADDRINUSE, unix.EADDRNOTAVAIL, unix.ECONNREFUSED, unix.EOPNOTSUPP, unix.EINVAL,
 }
 
 // docs/errors.md explains messages that there are.
@@ -134,6 +182,9 @@ func TestDocumented(t *testing.T) {
 		if text, err := strconv.Unquote(l); err == nil {
 			have[shape(text)] = true
 		}
+	}
+	for _, errno := range kernelWords {
+		have[errno.Error()] = true
 	}
 	for _, text := range documented(t) {
 		if !have[text] {

@@ -51,7 +51,7 @@ func Open(nameOrPath string) (*os.File, error) {
 		return nil, fmt.Errorf("namespace %q: %w; \"ip netns list\" shows them", nameOrPath, ErrNotExist)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("namespace %q: %w", nameOrPath, err)
+		return nil, fmt.Errorf("open namespace %q: %w", nameOrPath, err)
 	}
 	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
 	if err != nil || kind != unix.CLONE_NEWNET {
@@ -71,7 +71,7 @@ func Inode(nameOrPath string) (uint64, error) {
 	defer f.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return 0, fmt.Errorf("namespace %q: stat: %w", nameOrPath, err)
+		return 0, fmt.Errorf("read namespace %q: %w", nameOrPath, err)
 	}
 	return st.Ino, nil
 }
@@ -87,7 +87,7 @@ func Enter(nameOrPath string) error {
 	}
 	defer f.Close()
 	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("namespace %q: enter: %w", nameOrPath, err)
+		return fmt.Errorf("enter namespace %q: %w", nameOrPath, err)
 	}
 	return nil
 }
