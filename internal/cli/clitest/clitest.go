@@ -21,21 +21,24 @@ func Setup(e *testscript.Env) error {
 	if err != nil {
 		return err
 	}
-	e.Defer(func() { os.RemoveAll(state) })
+	namespaces := map[string]string{"NS": filepath.Base(state) + "NS", "OTHER": filepath.Base(state) + "OTHER"}
+	end, err := removeAtEnd(state, namespaces["NS"], namespaces["OTHER"])
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(state))
+	}
+	e.Defer(func() {
+		if err := end(); err != nil {
+			e.T().Fatal(err)
+		}
+	})
 	e.Setenv("GORACE", "atexit_sleep_ms=0") // else each command takes a second
 	e.Setenv("STATE", state)
 	e.Setenv("SOCKET", filepath.Join(state, "scon.sock"))
-	for _, name := range []string{"NS", "OTHER"} {
-		namespace := filepath.Base(state) + name
-		if err := netns.Create(namespace); err != nil {
+	for variable, name := range namespaces {
+		if err := netns.Create(name); err != nil {
 			return err
 		}
-		e.Defer(func() {
-			if err := netns.Delete(namespace); err != nil && !errors.Is(err, netns.ErrNotExist) {
-				e.T().Fatal(err)
-			}
-		})
-		e.Setenv(name, namespace)
+		e.Setenv(variable, name)
 	}
 	return nil
 }
