@@ -7,6 +7,8 @@ import (
 
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
+
+	"github.com/scon-project/scon/internal/lab/contention"
 )
 
 //go:generate go tool bpf2go -target bpfel -cc clang -type softirq_time -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" softirq ../bpf/softirq.bpf.c
@@ -24,8 +26,15 @@ func openSoftirqMeter() (*softirqMeter, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the memlock limit: %w", err)
 	}
+	spec, err := loadSoftirq()
+	if err != nil {
+		return nil, err
+	}
+	if err := contention.HerePIDs(spec); err != nil {
+		return nil, err
+	}
 	m := &softirqMeter{}
-	if err := loadSoftirqObjects(&m.objects, nil); err != nil {
+	if err := spec.LoadAndAssign(&m.objects, nil); err != nil {
 		return nil, fmt.Errorf("load the softirq probes: %w", err)
 	}
 	for _, probe := range []link.RawTracepointOptions{

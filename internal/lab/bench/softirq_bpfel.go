@@ -24,10 +24,12 @@ type softirqSoftirqTime struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	softirqMapSoftirqTimes   = "softirq_times"
-	softirqProgSoftirqEntry  = "softirq_entry"
-	softirqProgSoftirqExit   = "softirq_exit"
-	softirqVarWatchedProcess = "watched_process"
+	softirqMapSoftirqTimes    = "softirq_times"
+	softirqProgSoftirqEntry   = "softirq_entry"
+	softirqProgSoftirqExit    = "softirq_exit"
+	softirqVarPidNamespaceDev = "pid_namespace_dev"
+	softirqVarPidNamespaceIno = "pid_namespace_ino"
+	softirqVarWatchedProcess  = "watched_process"
 )
 
 // loadSoftirq returns the embedded CollectionSpec for softirq.
@@ -87,7 +89,9 @@ type softirqMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type softirqVariableSpecs struct {
-	WatchedProcess *ebpf.VariableSpec `ebpf:"watched_process"`
+	PidNamespaceDev *ebpf.VariableSpec `ebpf:"pid_namespace_dev"`
+	PidNamespaceIno *ebpf.VariableSpec `ebpf:"pid_namespace_ino"`
+	WatchedProcess  *ebpf.VariableSpec `ebpf:"watched_process"`
 }
 
 // softirqObjects contains all objects after they have been loaded into the kernel.
@@ -123,7 +127,9 @@ func (m *softirqMaps) Close() error {
 //
 // It can be passed to loadSoftirqObjects or ebpf.CollectionSpec.LoadAndAssign.
 type softirqVariables struct {
-	WatchedProcess *ebpf.Variable `ebpf:"watched_process"`
+	PidNamespaceDev *ebpf.Variable `ebpf:"pid_namespace_dev"`
+	PidNamespaceIno *ebpf.Variable `ebpf:"pid_namespace_ino"`
+	WatchedProcess  *ebpf.Variable `ebpf:"watched_process"`
 }
 
 // softirqPrograms contains all programs after they have been loaded into the kernel.

@@ -13,6 +13,8 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "watched.h"
+
 struct wait_key {
 	__u64 lock;
 	__u64 task; /* thread id, 0 for the idle tasks of all CPUs */
@@ -32,9 +34,8 @@ struct lock_waits {
 	__u32 unused;
 };
 
-/* Tasks whose waits count: those of one process; if that is 0, those in the cgroup
+/* Tasks whose waits count: those of watched_process; if that is 0, those in the cgroup
  * waiters[0]; without by_cgroup, all. Set by the bench. */
-volatile __u32 watched_process;
 volatile __u32 by_cgroup;
 
 /* The cgroup. The bench writes, the program reads. */
@@ -66,7 +67,7 @@ struct {
 static __always_inline int counts(void)
 {
 	if (watched_process)
-		return bpf_get_current_pid_tgid() >> 32 == watched_process;
+		return is_watched();
 	return !by_cgroup || bpf_current_task_under_cgroup(&waiters, 0) == 1;
 }
 

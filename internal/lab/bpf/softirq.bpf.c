@@ -13,6 +13,8 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "watched.h"
+
 #define NET_TX_SOFTIRQ 2
 #define NET_RX_SOFTIRQ 3
 
@@ -21,10 +23,6 @@ struct softirq_time {
 	__u64 total_ns; /* all finished runs */
 	__u64 watched_ns; /* of these, runs that interrupted the watched process */
 };
-
-/* PID, in the initial PID namespace, of the process whose share is measured; set by the
- * bench while the programs run. */
-volatile __u32 watched_process;
 
 /* Both programs write, the bench reads and adds up; nothing evicts. */
 struct {
@@ -65,7 +63,7 @@ int softirq_exit(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	took_ns = bpf_ktime_get_ns() - time->entered_ns;
 	time->total_ns += took_ns;
-	if (bpf_get_current_pid_tgid() >> 32 == watched_process)
+	if (is_watched())
 		time->watched_ns += took_ns;
 	time->entered_ns = 0;
 	return 0;

@@ -60,8 +60,15 @@ func Open(cgroup string) (m *Meter, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the memlock limit: %w", err)
 	}
+	spec, err := loadContention()
+	if err != nil {
+		return nil, err
+	}
+	if err := HerePIDs(spec); err != nil {
+		return nil, err
+	}
 	m = &Meter{}
-	if err := loadContentionObjects(&m.objects, nil); err != nil {
+	if err := spec.LoadAndAssign(&m.objects, nil); err != nil {
 		return nil, fmt.Errorf("load the probes of locks: %w", err)
 	}
 	defer func() {

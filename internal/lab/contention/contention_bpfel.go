@@ -45,6 +45,8 @@ const (
 	contentionProgContentionBegin = "contention_begin"
 	contentionProgContentionEnd   = "contention_end"
 	contentionVarByCgroup         = "by_cgroup"
+	contentionVarPidNamespaceDev  = "pid_namespace_dev"
+	contentionVarPidNamespaceIno  = "pid_namespace_ino"
 	contentionVarWatchedProcess   = "watched_process"
 )
 
@@ -107,8 +109,10 @@ type contentionMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type contentionVariableSpecs struct {
-	ByCgroup       *ebpf.VariableSpec `ebpf:"by_cgroup"`
-	WatchedProcess *ebpf.VariableSpec `ebpf:"watched_process"`
+	ByCgroup        *ebpf.VariableSpec `ebpf:"by_cgroup"`
+	PidNamespaceDev *ebpf.VariableSpec `ebpf:"pid_namespace_dev"`
+	PidNamespaceIno *ebpf.VariableSpec `ebpf:"pid_namespace_ino"`
+	WatchedProcess  *ebpf.VariableSpec `ebpf:"watched_process"`
 }
 
 // contentionObjects contains all objects after they have been loaded into the kernel.
@@ -148,8 +152,10 @@ func (m *contentionMaps) Close() error {
 //
 // It can be passed to loadContentionObjects or ebpf.CollectionSpec.LoadAndAssign.
 type contentionVariables struct {
-	ByCgroup       *ebpf.Variable `ebpf:"by_cgroup"`
-	WatchedProcess *ebpf.Variable `ebpf:"watched_process"`
+	ByCgroup        *ebpf.Variable `ebpf:"by_cgroup"`
+	PidNamespaceDev *ebpf.Variable `ebpf:"pid_namespace_dev"`
+	PidNamespaceIno *ebpf.Variable `ebpf:"pid_namespace_ino"`
+	WatchedProcess  *ebpf.Variable `ebpf:"watched_process"`
 }
 
 // contentionPrograms contains all programs after they have been loaded into the kernel.

@@ -3,6 +3,7 @@ package contention
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"sync"
 	"testing"
 
@@ -27,6 +28,20 @@ func open(t *testing.T, cgroup string) *Meter {
 		}
 	})
 	return m
+}
+
+// RTNL is found in a PID namespace, too, where a process has another PID than the kernel
+// counts by.
+func TestInPIDNamespace(t *testing.T) {
+	open(t, "") // or skip
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("unshare", "--pid", "--fork", "--mount-proc", program, "-test.run=^TestWaitsForRTNL$").CombinedOutput()
+	if err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
 }
 
 func TestWaitsForRTNL(t *testing.T) {
