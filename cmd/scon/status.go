@@ -57,11 +57,11 @@ type statusDocument struct {
 
 // serviceStatus is one of the three services.
 type serviceStatus struct {
-	Name    string `json:"name"` // `express`, `startup` or `pipe`
-	Running bool   `json:"running"`
-	PID     int    `json:"pid"` // 0 if it does not run
-	Version string `json:"version"`
-	Socket  string `json:"socket"`
+	Name    string `json:"name"`    // `express`, `startup` or `pipe`
+	Running bool   `json:"running"` // whether it answers
+	PID     int    `json:"pid"`     // 0 if it does not run
+	Version string `json:"version"` // of its program
+	Socket  string `json:"socket"`  // where it is asked
 	// Error is why the state of the service is unknown; absent if it is known.
 	Error string `json:"error,omitempty"`
 }

@@ -19,11 +19,11 @@ func version() string { return cmp.Or(release, "unreleased") }
 
 // versions is the output of `scon version --json`.
 type versions struct {
-	Version string `json:"version"`
-	Commit  string `json:"commit"`
-	Go      string `json:"go"`
-	Arch    string `json:"arch"`
-	Layout  int    `json:"layout"` // as of `scon status`
+	Version string `json:"version"` // of the release
+	Commit  string `json:"commit"`  // of the sources
+	Go      string `json:"go"`      // version of Go
+	Arch    string `json:"arch"`    // architecture
+	Layout  int    `json:"layout"`  // as of `scon status`
 }
 
 func thisVersion() versions {

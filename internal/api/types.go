@@ -57,11 +57,11 @@ type Status struct {
 	// Generation is that of the decisions: it grows with every change of routes, links,
 	// neighbours, and of rules that concern many connections.
 	Generation uint32      `json:"generation"`
-	Rules      Rules       `json:"rules"` // how the rules are followed
-	Table      Table       `json:"table"` // of the connections
-	Hooks      []Hook      `json:"hooks"`
-	Containers []Container `json:"containers"`
-	Totals     Totals      `json:"totals"`
+	Rules      Rules       `json:"rules"`      // how the rules are followed
+	Table      Table       `json:"table"`      // of the connections
+	Hooks      []Hook      `json:"hooks"`      // programs at devices
+	Containers []Container `json:"containers"` // ports of containers that are hooked
+	Totals     Totals      `json:"totals"`     // over all containers
 	// Reasons counts the regular packets at the uplinks by reason; the host's own are among
 	// them.
 	Reasons map[string]uint64 `json:"reasons"`
@@ -94,64 +94,64 @@ type Table struct {
 
 // Hook is one program attached to one device.
 type Hook struct {
-	Dev     string `json:"dev"`
-	Ifindex int    `json:"ifindex"`
-	Hook    string `json:"hook"` // `from_container`, `to_wire`, `from_wire`, `to_container` or `from_netkit`
-	Mode    string `json:"mode"` // `tcx` or `clsact`; of `from_netkit` it is `netkit`
+	Dev     string `json:"dev"`     // device's name
+	Ifindex int    `json:"ifindex"` // device's number
+	Hook    string `json:"hook"`    // `from_container`, `to_wire`, `from_wire`, `to_container` or `from_netkit`
+	Mode    string `json:"mode"`    // `tcx` or `clsact`; of `from_netkit` it is `netkit`
 }
 
 // Container is a container's port with the sums of its Conentries.
 type Container struct {
-	Name           string            `json:"name"`
-	ID             string            `json:"id"`
-	Dev            string            `json:"dev"`
-	Bridge         string            `json:"bridge"` // "" for a container that is routed
-	Entries        int               `json:"entries"`
-	Paused         bool              `json:"paused"`
-	ExpressPackets uint64            `json:"express_packets"`
-	RegularPackets uint64            `json:"regular_packets"`
-	Reasons        map[string]uint64 `json:"reasons"` // regular packets by reason, see below
+	Name           string            `json:"name"`            // as the runtime names it; the device's name if it is not known
+	ID             string            `json:"id"`              // the runtime's identifier, empty if it is not known
+	Dev            string            `json:"dev"`             // its port on the host
+	Bridge         string            `json:"bridge"`          // "" for a container that is routed
+	Entries        int               `json:"entries"`         // Conentries of its connections
+	Paused         bool              `json:"paused"`          // paused by `scon pause --container`
+	ExpressPackets uint64            `json:"express_packets"` // in both directions
+	RegularPackets uint64            `json:"regular_packets"` // in both directions
+	Reasons        map[string]uint64 `json:"reasons"`         // regular packets by reason, see below
 	// Packets that it sent and received express; together express_packets.
 	ExpressSent     Count `json:"express_sent"`
-	ExpressReceived Count `json:"express_received"`
+	ExpressReceived Count `json:"express_received"` // express, to the container
 }
 
 // Count is a number of packets, and their bytes from the IP header on.
 type Count struct {
-	Packets uint64 `json:"packets"`
-	Bytes   uint64 `json:"bytes"`
+	Packets uint64 `json:"packets"` // number of packets
+	Bytes   uint64 `json:"bytes"`   // their bytes, from the IP header on
 }
 
 // Totals are sums over all containers since the programs were loaded.
 type Totals struct {
-	Entries          int    `json:"entries"`
-	ExpressPackets   uint64 `json:"express_packets"`
-	ExpressBytes     uint64 `json:"express_bytes"`
-	RegularPackets   uint64 `json:"regular_packets"`
-	DiscardedPackets uint64 `json:"discarded_packets"`
+	Entries          int    `json:"entries"`           // Conentries in the table
+	ExpressPackets   uint64 `json:"express_packets"`   // that went express
+	ExpressBytes     uint64 `json:"express_bytes"`     // bytes of these
+	RegularPackets   uint64 `json:"regular_packets"`   // that went regular
+	DiscardedPackets uint64 `json:"discarded_packets"` // that discards dropped
 }
 
 // Skipped is a device without hooks.
 type Skipped struct {
-	Dev    string `json:"dev"`
-	Reason string `json:"reason"`
+	Dev    string `json:"dev"`    // device's name
+	Reason string `json:"reason"` // why it is not hooked
 }
 
 // Tuple is one direction of a connection, as in conntrack.
 type Tuple struct {
-	Src   string `json:"src"`
-	Sport uint16 `json:"sport"`
-	Dst   string `json:"dst"`
-	Dport uint16 `json:"dport"`
+	Src   string `json:"src"`   // source address
+	Sport uint16 `json:"sport"` // source port
+	Dst   string `json:"dst"`   // destination address
+	Dport uint16 `json:"dport"` // destination port
 }
 
 // Flow is one Conentry; `scon flows --json` prints a list of flows.
 type Flow struct {
-	Container string `json:"container"`
-	Family    string `json:"family"` // `ipv4` or `ipv6`
-	Proto     string `json:"proto"`  // `tcp` or `udp`
-	Orig      Tuple  `json:"orig"`
-	Reply     Tuple  `json:"reply"` // as conntrack has it; if that does not see the connection, the end with the higher port has opened it
+	Container string `json:"container"` // name of the container
+	Family    string `json:"family"`    // `ipv4` or `ipv6`
+	Proto     string `json:"proto"`     // `tcp` or `udp`
+	Orig      Tuple  `json:"orig"`      // addresses as its first packet had them
+	Reply     Tuple  `json:"reply"`     // as conntrack has it; if that does not see the connection, the end with the higher port has opened it
 	// Direction is `out` if the container opened it, `in` if the other end did.
 	Direction string `json:"direction"`
 	// Path is what the packets skip: `wire` (to or from outside), `bridged`, `hairpin` (back
@@ -169,10 +169,10 @@ type Flow struct {
 	// Packets and bytes that conntrack counted, all of them regular; absent if
 	// conntrack does not count (net.netfilter.nf_conntrack_acct).
 	RegularPackets *[2]uint64 `json:"regular_packets,omitempty"`
-	RegularBytes   *[2]uint64 `json:"regular_bytes,omitempty"`
-	AgeMS          int64      `json:"age_ms"`
-	IdleMS         int64      `json:"idle_ms"`
-	LeaseMS        int64      `json:"lease_ms"` // rest of the longer lease; 0 if expired, paused or inert
+	RegularBytes   *[2]uint64 `json:"regular_bytes,omitempty"` // bytes of these
+	AgeMS          int64      `json:"age_ms"`                  // time since it became a Conentry
+	IdleMS         int64      `json:"idle_ms"`                 // time since its last packet
+	LeaseMS        int64      `json:"lease_ms"`                // rest of the longer lease; 0 if expired, paused or inert
 	// LeaseLimitMS is how long a lease lasts; absent for discards.
 	LeaseLimitMS int64 `json:"lease_limit_ms,omitempty"`
 	// LeaseBound is what bounds that, in words; absent for discards.
@@ -187,36 +187,36 @@ type Flow struct {
 
 // Explanation is the answer to `scon explain FLOW|CONTAINER`.
 type Explanation struct {
-	Subject string `json:"subject"`
+	Subject string `json:"subject"` // what was asked about
 	Express bool   `json:"express"` // a packet of it goes express
 	// Known says that SCON or conntrack knows a connection of the subject. If it is false,
 	// the subject does not go regular: it has no connections, or none yet.
 	Known bool `json:"known"`
 	// Findings are sorted by weight; the first decides.
 	Findings []Finding `json:"findings"`
-	Flows    []Flow    `json:"flows"`
+	Flows    []Flow    `json:"flows"` // connections that it is about
 }
 
 // Finding is one fact about a subject, with its remedy.
 type Finding struct {
-	Level  string `json:"level"` // `ok`, `note`, `warn` or `fail`
-	What   string `json:"what"`
-	Why    string `json:"why,omitempty"`
+	Level  string `json:"level"`            // `ok`, `note`, `warn` or `fail`
+	What   string `json:"what"`             // what was found
+	Why    string `json:"why,omitempty"`    // the reason
 	Remedy string `json:"remedy,omitempty"` // what to do
 	Rule   *Rule  `json:"rule,omitempty"`   // that the finding is about
 }
 
 // Rule is a rule of the packet filter.
 type Rule struct {
-	Table  string `json:"table"` // "inet filter"; "iptables-legacy filter"
-	Chain  string `json:"chain"`
+	Table  string `json:"table"`  // "inet filter"; "iptables-legacy filter"
+	Chain  string `json:"chain"`  // name of the chain
 	Handle uint64 `json:"handle"` // of nftables; in iptables-legacy the number in its chain
 	Text   string `json:"text"`   // nearly as nft prints it
 }
 
 // Capability is one line of `scon doctor`.
 type Capability struct {
-	Name    string `json:"name"`
+	Name    string `json:"name"`              // of the capability
 	Level   string `json:"level"`             // as of a finding
 	Found   string `json:"found"`             // state of this machine
 	For     string `json:"for"`               // its use by SCON
@@ -227,7 +227,7 @@ type Capability struct {
 // Preparation is one line of `scon doctor --latency`: a setting that affects latency, or
 // that the paper on low latency changed.
 type Preparation struct {
-	Name   string `json:"name"`
+	Name   string `json:"name"`             // of the preparation
 	Paper  string `json:"paper"`            // the paper's setting
 	Level  string `json:"level"`            // `ok`: as in the paper; `note`: different; `unknown`
 	Found  string `json:"found"`            // state of this machine
@@ -238,15 +238,15 @@ type Preparation struct {
 
 // LatencyDoctor is the output of `scon doctor --latency --json`.
 type LatencyDoctor struct {
-	Kernel       string        `json:"kernel"`
-	Preparations []Preparation `json:"preparations"`
+	Kernel       string        `json:"kernel"`       // release of the kernel
+	Preparations []Preparation `json:"preparations"` // what lowers latencies
 }
 
 // Doctor is the output of `scon doctor --json`.
 type Doctor struct {
-	Kernel       string       `json:"kernel"`
-	Capabilities []Capability `json:"capabilities"`
-	Findings     []Finding    `json:"findings"`
+	Kernel       string       `json:"kernel"`       // release of the kernel
+	Capabilities []Capability `json:"capabilities"` // what the kernel has
+	Findings     []Finding    `json:"findings"`     // what keeps packets regular on this machine
 }
 
 // Down is what `scon down --json` prints.
@@ -260,13 +260,13 @@ type Down struct {
 // Stopped is a service that ran.
 type Stopped struct {
 	Name string `json:"name"` // `express`, `startup` or `pipe`
-	PID  int    `json:"pid"`
+	PID  int    `json:"pid"`  // of its process
 }
 
 // Ended is a connection that was liberal in conntrack.
 type Ended struct {
-	Proto   string `json:"proto"`
-	Orig    Tuple  `json:"orig"`
+	Proto   string `json:"proto"`            // `tcp`
+	Orig    Tuple  `json:"orig"`             // addresses as its first packet had them
 	Outcome string `json:"outcome"`          // `kept`, `restored`, `deleted`, or `lost`: conntrack has forgotten one that was to be restored
 	Reason  string `json:"reason,omitempty"` // why it was not restored
 }

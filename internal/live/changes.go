@@ -20,10 +20,10 @@ const (
 // Change is something that has changed between two snapshots, and its effect on
 // connections.
 type Change struct {
-	At     time.Time `json:"at"` // of the later snapshot
-	Kind   string    `json:"kind"`
-	What   string    `json:"what"`
-	Effect string    `json:"effect"`
+	At     time.Time `json:"at"`     // of the later snapshot
+	Kind   string    `json:"kind"`   // of the change
+	What   string    `json:"what"`   // what has changed
+	Effect string    `json:"effect"` // what that did to connections
 }
 
 func changes(was, is Snapshot) []Change {

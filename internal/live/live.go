@@ -50,9 +50,9 @@ type View struct {
 	// Restarted means that another daemon answered than before. It takes over the
 	// counters of the connections; what it does not take over counts from zero.
 	Restarted bool   `json:"restarted"`
-	PID       int    `json:"pid"`
-	State     string `json:"state"` // as of `scon status`
-	Why       string `json:"why,omitempty"`
+	PID       int    `json:"pid"`           // of the daemon
+	State     string `json:"state"`         // as of `scon status`
+	Why       string `json:"why,omitempty"` // why it is not active
 	// DaemonCPU is the daemon's processor time, in percent of one CPU. In the first
 	// interval of a restarted daemon it is its whole time so far.
 	DaemonCPU float64 `json:"daemon_cpu_pct"`
@@ -61,33 +61,33 @@ type View struct {
 	// SavedCPU is an estimate of what express has saved of it, in percent of one CPU: its
 	// packets times 2.216 us, docs/web.md.
 	SavedCPU float64 `json:"saved_cpu_pct_estimate"`
-	Entries  int     `json:"entries"`
-	Express  Rate    `json:"express"`
+	Entries  int     `json:"entries"` // Conentries in the table
+	Express  Rate    `json:"express"` // of all containers
 	// Regular is without those at the uplinks.
 	Regular     float64            `json:"regular_packets_per_s"`
-	Discarded   float64            `json:"discarded_packets_per_s"`
-	Uplinks     map[string]float64 `json:"uplink_reasons_per_s"` // regular packets at the uplinks
-	Containers  []Container        `json:"containers"`
-	Connections []Connection       `json:"connections"`
-	Changes     []Change           `json:"changes"`
+	Discarded   float64            `json:"discarded_packets_per_s"` // that discards dropped
+	Uplinks     map[string]float64 `json:"uplink_reasons_per_s"`    // regular packets at the uplinks
+	Containers  []Container        `json:"containers"`              // ports of containers
+	Connections []Connection       `json:"connections"`             // those with a Conentry
+	Changes     []Change           `json:"changes"`                 // since the look before
 }
 
 // Rate is packets and bytes (from the IP header on) per second.
 type Rate struct {
-	Packets float64 `json:"packets_per_s"`
-	Bytes   float64 `json:"bytes_per_s"`
+	Packets float64 `json:"packets_per_s"` // packets
+	Bytes   float64 `json:"bytes_per_s"`   // bytes
 }
 
 // Container is a container's port. Its name is the name, ID or device, whichever is known.
 type Container struct {
-	Name    string  `json:"name"`
-	ID      string  `json:"id"`
-	Dev     string  `json:"dev"`
-	Bridge  string  `json:"bridge"`
-	Paused  bool    `json:"paused"`
-	Entries int     `json:"entries"`
-	Express Rate    `json:"express"`
-	Regular float64 `json:"regular_packets_per_s"`
+	Name    string  `json:"name"`                  // as the runtime names it
+	ID      string  `json:"id"`                    // the runtime's identifier
+	Dev     string  `json:"dev"`                   // its port on the host
+	Bridge  string  `json:"bridge"`                // that the port is of; empty if it is routed
+	Paused  bool    `json:"paused"`                // paused by `scon pause --container`
+	Entries int     `json:"entries"`               // Conentries of its connections
+	Express Rate    `json:"express"`               // in both directions
+	Regular float64 `json:"regular_packets_per_s"` // in both directions
 	// Reasons are the regular packets per second by reason, without those that are 0.
 	Reasons map[string]float64 `json:"reasons_per_s"`
 }
@@ -95,7 +95,7 @@ type Container struct {
 // Connection is a Conentry. Pairs are the original and the reply direction.
 type Connection struct {
 	api.Flow
-	Express [2]Rate `json:"express"`
+	Express [2]Rate `json:"express"` // by direction, that of the first packet first
 	// Regular is what conntrack has counted; absent if it does not count.
 	Regular *[2]Rate `json:"regular,omitempty"`
 }

@@ -53,6 +53,9 @@ func tables(docs map[string][]field, types []string) (string, error) {
 				what = strings.TrimPrefix(strings.TrimPrefix("`"+key+"` "+rest, "`"+key+"` is "), "`"+key+"` are ")
 			}
 			what = strings.TrimSuffix(what, ".")
+			if what == "" {
+				return "", fmt.Errorf("%s.%s has no comment", name, f.name)
+			}
 			if strings.Contains(options, "omitempty") && !strings.Contains(what, "absent") {
 				what = strings.TrimPrefix(what+"; absent if "+nothing[f.kind], "; ")
 			}

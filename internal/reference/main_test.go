@@ -52,13 +52,13 @@ type Doc struct {
 	Embedded
 	// Parts are its parts.
 	Parts []Part ` + "`json:\"parts\"`" + `
-	By    map[string]Part ` + "`json:\"by\"`" + `
+	By    map[string]Part ` + "`json:\"by\"`" + ` // parts, too
 	Pair  *[2]uint64 ` + "`json:\"pair,omitempty\"`" + ` // a | pair
 	hidden int
 }
 
 type Embedded struct {
-	At time.Time ` + "`json:\"at\"`" + `
+	At time.Time ` + "`json:\"at\"`" + ` // its time
 }
 
 type Part struct {
@@ -74,7 +74,7 @@ func TestTables(t *testing.T) {
 	page := "a\n<!-- fields of p: Doc Part -->\nold\n<!-- end -->\nb\n"
 	got, err := fill(page, func(string) (map[string][]field, error) { return structs(dir) })
 	want := "a\n<!-- fields of p: Doc Part -->\n\n| field | type | what |\n| --- | --- | --- |\n" +
-		"| `at` | string |  |\n| `parts` | list of objects | its parts |\n| `by` | objects by name |  |\n" +
+		"| `at` | string | its time |\n| `parts` | list of objects | its parts |\n| `by` | objects by name | parts, too |\n" +
 		"| `pair` | pair of numbers | a \\| pair; absent if unknown |\n| `parts[].why` | string | the reason; absent if empty |\n\n<!-- end -->\nb\n"
 	if err != nil || got != want {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, got, want)
@@ -104,5 +104,18 @@ func TestValueText(t *testing.T) {
 	}
 	if _, _, err := find(nil, reflect.ValueOf(struct{}{}), "admit"); err == nil {
 		t.Error("a key without a field is no error")
+	}
+}
+
+// A field without a comment is an error: its row would have no words.
+func TestFieldWithoutComment(t *testing.T) {
+	dir := t.TempDir()
+	text := "package p\n\ntype Doc struct {\n\tBare int `json:\"bare\"`\n}\n"
+	if err := os.WriteFile(filepath.Join(dir, "p.go"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := fill("<!-- fields of p: Doc -->\n<!-- end -->\n", func(string) (map[string][]field, error) { return structs(dir) })
+	if err == nil || !strings.Contains(err.Error(), "Doc.Bare has no comment") {
+		t.Error(err)
 	}
 }

@@ -56,13 +56,13 @@ type Document struct {
 	Bytes int64  `json:"bytes,omitempty"` // its size
 	Made  string `json:"made"`            // time, by RFC 3339
 	Names bool   `json:"names"`           // containers' names are in it
-	Parts []Part `json:"parts"`
+	Parts []Part `json:"parts"`           // files, in their order
 }
 
 // Part is one file of the archive.
 type Part struct {
-	File    string `json:"file"`
-	What    string `json:"what"`
+	File    string `json:"file"`              // name in the archive
+	What    string `json:"what"`              // what it holds
 	Bytes   int    `json:"bytes"`             // 0: it is not in the archive
 	Missing string `json:"missing,omitempty"` // why it is missing, or incomplete
 }

@@ -18,52 +18,52 @@ type Pipe struct {
 	Processes  int    `json:"processes"` // connected
 	// MemoryBytes is the size of all rings, MemoryLimit its bound, in bytes.
 	MemoryBytes int64 `json:"memory_bytes"`
-	MemoryLimit int64 `json:"memory_limit"`
+	MemoryLimit int64 `json:"memory_limit"` // `pipe.memory_limit`, in bytes
 	// Since the broker's start: Made counts connections, Grown enlarged rings, SentBytes
 	// the bytes that ends report as sent, Refused refused connections by reason.
 	Made        uint64            `json:"made"`
-	Grown       uint64            `json:"grown"`
-	SentBytes   uint64            `json:"sent_bytes"`
-	Refused     map[string]uint64 `json:"refused"`
-	Names       []PipeName        `json:"names"`
-	Connections []PipeConnection  `json:"connections"`
+	Grown       uint64            `json:"grown"`       // rings that have grown
+	SentBytes   uint64            `json:"sent_bytes"`  // by all connections
+	Refused     map[string]uint64 `json:"refused"`     // connections refused, by reason
+	Names       []PipeName        `json:"names"`       // those that are bound
+	Connections []PipeConnection  `json:"connections"` // those that exist
 }
 
 // PipeParty is a process that uses the pipe.
 type PipeParty struct {
-	PID     int    `json:"pid"`
-	Command string `json:"command"`
-	Netns   uint64 `json:"netns"` // inode of its network namespace
+	PID     int    `json:"pid"`     // of the process
+	Command string `json:"command"` // its name
+	Netns   uint64 `json:"netns"`   // inode of its network namespace
 }
 
 // PipeName is an address and a port that a process has bound.
 type PipeName struct {
-	Name string `json:"name"`
+	Name string `json:"name"` // address and port
 	PipeParty
-	Engines   []string `json:"engines"` // accepted for connections
-	Listening bool     `json:"listening"`
-	Waiting   int      `json:"waiting"` // connections not yet accepted
-	Backlog   int      `json:"backlog"`
+	Engines   []string `json:"engines"`   // accepted for connections
+	Listening bool     `json:"listening"` // whether it has called pd_listen
+	Waiting   int      `json:"waiting"`   // connections not yet accepted
+	Backlog   int      `json:"backlog"`   // most connections that may wait
 }
 
 // PipeConnection is one connection.
 type PipeConnection struct {
-	ID     uint64  `json:"id"`
-	Name   string  `json:"name"` // that the client connected to
-	Engine string  `json:"engine"`
-	AgeMS  int64   `json:"age_ms"`
-	Over   bool    `json:"over"` // an end has closed, or the connection was reset
-	Client PipeEnd `json:"client"`
-	Server PipeEnd `json:"server"`
+	ID     uint64  `json:"id"`     // number of the connection
+	Name   string  `json:"name"`   // that the client connected to
+	Engine string  `json:"engine"` // that moves its bytes
+	AgeMS  int64   `json:"age_ms"` // time since it was made
+	Over   bool    `json:"over"`   // an end has closed, or the connection was reset
+	Client PipeEnd `json:"client"` // the end that connected
+	Server PipeEnd `json:"server"` // the end that accepted
 }
 
 // PipeEnd is one end of a connection.
 type PipeEnd struct {
 	PipeParty
-	Addr      string `json:"addr"`
-	SentBytes uint64 `json:"sent_bytes"`
+	Addr      string `json:"addr"`       // address and port
+	SentBytes uint64 `json:"sent_bytes"` // by this end
 	RingBytes uint64 `json:"ring_bytes"` // size of the ring that it sends to
-	Closed    bool   `json:"closed"`
+	Closed    bool   `json:"closed"`     // whether it has closed
 }
 
 // Broker is the pipe's broker.

@@ -4,7 +4,7 @@ package control
 
 // Startup is the output of `scon startup status --json`.
 type Startup struct {
-	Networks []StartupNetwork `json:"networks"`
+	Networks []StartupNetwork `json:"networks"` // those that it serves
 	// Stages by name: netns, add_cni, cgroup, attach_if and start_vm.
 	Stages map[string]StartupStage `json:"stages"`
 	// TimeoutMS is how long a container waits for admission to a stage.
@@ -12,49 +12,49 @@ type Startup struct {
 	// HandedOver counts containers with a pooled namespace, InPlace the others by
 	// reason.
 	HandedOver  uint64              `json:"handed_over"`
-	InPlace     map[string]uint64   `json:"in_place"`
-	Attachments []StartupAttachment `json:"attachments"`
+	InPlace     map[string]uint64   `json:"in_place"`    // devices that were made without the pool, by reason
+	Attachments []StartupAttachment `json:"attachments"` // containers with a network of it
 }
 
 // StartupNetwork is a network that the agent knows.
 type StartupNetwork struct {
-	Name      string       `json:"name"`
-	Kind      string       `json:"kind"`
+	Name      string       `json:"name"`           // of the network
+	Kind      string       `json:"kind"`           // of its devices
 	Addresses int          `json:"addresses"`      // leased, including those of the pool
 	Pool      *StartupPool `json:"pool,omitempty"` // absent without a pool
 }
 
 // StartupPool is a pool of prepared namespaces.
 type StartupPool struct {
-	Ready     int    `json:"ready"`
-	Target    int    `json:"target"`
-	Displaced int    `json:"displaced"` // empty namespaces that can be prepared
-	Taken     uint64 `json:"taken"`
-	Missed    uint64 `json:"missed"` // containers that came while it was empty
-	Made      uint64 `json:"made"`
-	Recycled  uint64 `json:"recycled"` // of those made, from displaced ones
-	Failure   string `json:"failure,omitempty"`
-	Bytes     int64  `json:"bytes"` // kernel memory of the ready ones, estimated
+	Ready     int    `json:"ready"`             // namespaces that are wired
+	Target    int    `json:"target"`            // how many shall be
+	Displaced int    `json:"displaced"`         // empty namespaces that can be prepared
+	Taken     uint64 `json:"taken"`             // namespaces given to containers
+	Missed    uint64 `json:"missed"`            // containers that came while it was empty
+	Made      uint64 `json:"made"`              // namespaces wired
+	Recycled  uint64 `json:"recycled"`          // of those made, from displaced ones
+	Failure   string `json:"failure,omitempty"` // the latest error of wiring
+	Bytes     int64  `json:"bytes"`             // kernel memory of the ready ones, estimated
 }
 
 // StartupStage is one stage of containers' starts.
 type StartupStage struct {
-	Limit   int    `json:"limit"` // 0 is no limit
-	Inside  int    `json:"inside"`
-	Waiting int    `json:"waiting"`
-	Late    uint64 `json:"late"` // admitted by the timeout
-	Ended   uint64 `json:"ended"`
+	Limit   int    `json:"limit"`   // 0 is no limit
+	Inside  int    `json:"inside"`  // containers in the stage
+	Waiting int    `json:"waiting"` // containers that wait for it
+	Late    uint64 `json:"late"`    // admitted by the timeout
+	Ended   uint64 `json:"ended"`   // containers that have left it
 }
 
 // StartupAttachment is a container's device.
 type StartupAttachment struct {
-	Network   string   `json:"network"`
+	Network   string   `json:"network"`   // name of the network
 	Container string   `json:"container"` // "" after its record was lost
-	IfName    string   `json:"ifname"`
-	Netns     string   `json:"netns"`
-	Host      string   `json:"host"` // device on the host, "" if there is none
-	Addresses []string `json:"addresses"`
-	Pooled    bool     `json:"pooled"`
+	IfName    string   `json:"ifname"`    // device in the container
+	Netns     string   `json:"netns"`     // path of the container's namespace
+	Host      string   `json:"host"`      // device on the host, "" if there is none
+	Addresses []string `json:"addresses"` // with prefix lengths
+	Pooled    bool     `json:"pooled"`    // whether its device came from the pool
 }
 
 // StartupEvent is one stage of one container. Times are of CLOCK_MONOTONIC.
