@@ -178,6 +178,7 @@ func (c *cluster) test() {
 		run  func(c *cluster)
 	}{
 		{"ways", false, (*cluster).testWays},
+		{"guide", false, (*cluster).testGuide},
 		{"names", false, (*cluster).testNames},
 		{"rights", false, (*cluster).testRights},
 		{"pipe", false, (*cluster).testPipe},

@@ -534,7 +534,7 @@ func (c *cluster) testUninstall() {
 func (c *cluster) uninstall() {
 	c.t.Helper()
 	c.unharmed("while the chart is uninstalled", "far", c.addr+":7000", func() {
-		c.inChart("uninstall", "scon", "--wait", "--timeout", "3m")
+		c.runGuide(guideUninstall)
 		c.await("pods of the chart are gone", func() error {
 			out, err := c.try("-n", "scon-system", "get", "pods", "--no-headers", "--ignore-not-found")
 			if err == nil && strings.TrimSpace(out) != "" && !strings.Contains(out, "No resources") {
