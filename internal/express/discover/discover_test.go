@@ -106,6 +106,16 @@ func TestScan(t *testing.T) {
 			want: "bridge br0; port vc of br0; uplink up0; uplink br1",
 		},
 		{
+			name: "a bridge whose only container starts or has ended leads nowhere",
+			setup: `ip link add br1 type bridge
+				ip link add p0 type veth peer name p1
+				ip link set p0 master br1
+				ip link set br1 up
+				ip link set p0 up
+				ip addr add 10.3.0.1/24 dev br1`,
+			want: "bridge br0; port vc of br0; uplink up0; skipped p0: veth with both ends in this namespace",
+		},
+		{
 			name: "ports that are no containers'",
 			setup: `ip link add in0 type veth peer name in1
 				ip link set in0 master br0

@@ -16,7 +16,7 @@ type scan struct {
 	byIndex map[int]readDev
 	exits   exits // unless the user named all devices
 	// occupied are the bridges with containers, used or not; ported are those
-	// with any port.
+	// with any port that is not loose.
 	occupied, ported map[int]bool
 	found            Topology
 }
@@ -33,7 +33,9 @@ func newScan(devices map[int]readDev, exits exits, lenient bool) *scan {
 	s.found.Links = s.links
 	for _, l := range s.links {
 		if bridge := s.bridgeOf(l); bridge != nil {
-			s.ported[bridge.Attrs().Index] = true
+			if !isLoose(l) {
+				s.ported[bridge.Attrs().Index] = true
+			}
 			if isContainerPort(l) {
 				s.occupied[bridge.Attrs().Index] = true
 			}
@@ -54,6 +56,12 @@ func (s *scan) bridgeOf(l netlink.Link) netlink.Link {
 // whose other end is in another namespace.
 func isContainerPort(l netlink.Link) bool {
 	return (l.Type() == "veth" || l.Type() == Netkit) && l.Attrs().NetNsID >= 0
+}
+
+// isLoose reports whether a bridge port is the end of a pair whose other end is in this
+// namespace and down: that of a container that starts or has just ended.
+func isLoose(l netlink.Link) bool {
+	return (l.Type() == "veth" || l.Type() == Netkit) && l.Attrs().NetNsID < 0 && l.Attrs().RawFlags&unix.IFF_LOWER_UP == 0
 }
 
 // isRouted reports whether a device is the end of a container's pair that only a
