@@ -162,10 +162,10 @@ func (h *Hooks) scan(lenient bool) (err error) {
 		return err
 	}
 	h.skipped, h.qdiscs, h.unhooked = topology.Skipped, topology.Qdiscs, nil
-	h.setPath(topology)
-	h.steering.set(topology.Bridges)
+	h.setPath(topology, whole)
+	h.steering.set(topology.Bridges, whole)
 	h.setPorts(h.hookablePorts(topology, changed), changed, lenient)
-	h.setUplinks(h.hookableUplinks(topology))
+	h.setUplinks(h.hookableUplinks(topology, whole))
 	h.SetTunnels()
 	if !whole {
 		return nil // what is gone was unhooked
@@ -187,8 +187,12 @@ func (h *Hooks) discover(changed dirty, lenient bool) (topology discover.Topolog
 
 // setPath takes up the devices on the regular path, before any uplink that has
 // come is hooked.
-func (h *Hooks) setPath(topology discover.Topology) {
-	next := newPath(topology, h.opts.Datapath.Programs())
+func (h *Hooks) setPath(topology discover.Topology, whole bool) {
+	known := &h.path
+	if whole {
+		known = nil
+	}
+	next := newPath(topology, h.opts.Datapath.Programs(), known)
 	same := next.sameDevices(h.path)
 	h.path = next
 	if !same {
@@ -227,10 +231,15 @@ func (h *Hooks) blocks(p discover.Port, changed dirty) string {
 	return h.blocked[p.Index]
 }
 
-// hookableUplinks are the uplinks that may be hooked. The others are skipped.
-func (h *Hooks) hookableUplinks(topology discover.Topology) map[int]discover.Uplink {
+// hookableUplinks are the uplinks that may be hooked. The others are skipped. Unless the
+// whole topology was read, those that are hooked have not changed.
+func (h *Hooks) hookableUplinks(topology discover.Topology, whole bool) map[int]discover.Uplink {
 	uplinks := make(map[int]discover.Uplink)
 	for _, u := range topology.Uplinks {
+		if _, hooked := h.uplinks[u.Index]; hooked && !whole {
+			uplinks[u.Index] = u
+			continue
+		}
 		if why := cmp.Or(h.declared.device(u.Name), h.unhookable(u.Index)); why != "" {
 			h.skip(u.Name, why)
 			continue

@@ -23,24 +23,27 @@ type path struct {
 	// each bridge and each port of a routed container.
 	inside  map[int][]rules.Device
 	outside []rules.Device // those of the uplinks
-	// controls is, for the same bridges and ports, what packets must pass there
-	// that express ones skip.
+	// skipped are those of them that express packets skip, and controls is what packets
+	// must pass there.
+	skipped  map[int][]rules.Device
 	controls map[int]string
 	xdp      map[int]bool // devices with XDP programs
 }
 
-func newPath(topology discover.Topology, own tcfilter.Own) path {
+// newPath reads the path. Where known, of which only ends of containers' pairs have changed
+// since, has nothing that packets must pass, it does not look again.
+func newPath(topology discover.Topology, own tcfilter.Own, known *path) path {
 	p := path{inside: make(map[int][]rules.Device), xdp: make(map[int]bool)}
 	above := uppersOf(topology.Links)
 	for _, b := range topology.Bridges {
 		p.inside[b.Index] = above.of(rules.Device{Name: b.Name, Index: b.Index})
 	}
-	skipped := maps.Clone(p.inside) // the devices that express packets skip
+	p.skipped = maps.Clone(p.inside)
 	for _, port := range topology.Ports {
 		if port.Routed() {
 			all := above.of(rules.Device{Name: port.Name, Index: port.Index})
 			p.inside[port.Index] = all
-			skipped[port.Index] = slices.DeleteFunc(slices.Clone(all), isDevice(port.Index))
+			p.skipped[port.Index] = slices.DeleteFunc(slices.Clone(all), isDevice(port.Index))
 		}
 	}
 	for _, u := range topology.Uplinks {
@@ -49,15 +52,18 @@ func newPath(topology discover.Topology, own tcfilter.Own) path {
 	for _, l := range topology.Links {
 		p.xdp[l.Attrs().Index] = hasXDP(l)
 	}
-	p.controls = p.controlsOf(skipped, topology.Qdiscs, own)
+	p.controls = p.controlsOf(topology.Qdiscs, own, known)
 	return p
 }
 
 // controlsOf finds qdiscs, filters and programs of others at the devices that
 // express packets skip.
-func (p *path) controlsOf(skipped map[int][]rules.Device, qdiscs map[int]string, own tcfilter.Own) map[int]string {
+func (p *path) controlsOf(qdiscs map[int]string, own tcfilter.Own, known *path) map[int]string {
 	controls := make(map[int]string)
-	for under, devices := range skipped {
+	for under, devices := range p.skipped {
+		if known != nil && known.controls[under] == "" && slices.Equal(known.skipped[under], devices) {
+			continue
+		}
 		for _, dev := range devices {
 			what, err := discover.Control(dev.Index, qdiscs[dev.Index], own)
 			switch {

@@ -19,15 +19,18 @@ type steeredBridge struct {
 	warned bool   // of that
 }
 
-// set watches bridges in place of the ones before.
-func (s steering) set(want []discover.Bridge) {
+// set watches bridges in place of the ones before. It looks at new ones, or at all.
+func (s steering) set(want []discover.Bridge, all bool) {
 	wanted := make(map[int]bool, len(want))
 	for _, b := range want {
 		wanted[b.Index] = true
-		if s[b.Index] == nil {
+		fresh := s[b.Index] == nil
+		if fresh {
 			s[b.Index] = &steeredBridge{rps: rps{name: b.Name, index: b.Index}}
 		}
-		s[b.Index].look()
+		if fresh || all {
+			s[b.Index].look()
+		}
 	}
 	for index, b := range s {
 		if !wanted[index] {
