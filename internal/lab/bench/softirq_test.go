@@ -3,6 +3,7 @@ package bench
 import (
 	"net"
 	"os"
+	"os/exec"
 	"testing"
 )
 
@@ -19,6 +20,9 @@ func TestSoftirqTimeGrowsWithTraffic(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	if err := m.objects.WatchedProcess.Set(uint32(os.Getpid())); err != nil {
+		t.Fatal(err)
+	}
 	before, err := m.Total()
 	if err != nil {
 		t.Fatal(err)
@@ -32,6 +36,22 @@ func TestSoftirqTimeGrowsWithTraffic(t *testing.T) {
 	// device.
 	if used := after - before; used < 1000*50 {
 		t.Errorf("1000 packets took %v in softirqs", used)
+	}
+	// A packet of the loopback device is received by the process that sends it.
+	if _, watched, err := m.read(); err != nil || watched < 1000*50 {
+		t.Errorf("of this process: %v, %v", watched, err)
+	}
+}
+
+// The share of a process is found by the PID that it has in a PID namespace, too.
+func TestSoftirqTimeInPIDNamespace(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("unshare", "--pid", "--fork", "--mount-proc", program, "-test.run=^TestSoftirqTimeGrowsWithTraffic$").CombinedOutput()
+	if err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 
