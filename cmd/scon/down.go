@@ -207,6 +207,7 @@ func (t *tool) downOne(u unit, down downOptions) (pid int, conns []liberal.Conn,
 	}
 	if u.Service == state.Express {
 		o.Socket = cmp.Or(t.socket, o.Socket)
+		o.Config.Web = s.Config.Web
 	}
 	if pid, err = t.stop(u, o.Socket); err != nil {
 		if s.PID != 0 {
@@ -255,6 +256,13 @@ func (t *tool) removeAll(u unit, o service.Options, pid int) error {
 	}
 	if err != nil {
 		return err
+	}
+	for _, socket := range []string{o.Socket, o.Config.Web} { // elsewhere than in the state directory
+		if filepath.IsAbs(socket) {
+			if err := api.RemoveStale(socket); err != nil {
+				return err
+			}
+		}
 	}
 	return u.Remove(o.StateDir)
 }

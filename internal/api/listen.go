@@ -34,8 +34,8 @@ func Listen(path, group string) (net.Listener, error) {
 	if err := checkStale(draft); err != nil {
 		return nil, err
 	}
-	if err := os.Remove(draft); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove the stale socket %s: %w", draft, err)
+	if err := RemoveStale(draft); err != nil {
+		return nil, err
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: draft, Net: "unix"})
 	if err != nil {
@@ -91,6 +91,18 @@ func checkStale(path string) error {
 		conn.Close()
 	}
 	return fmt.Errorf("listen on %s: %w there; stop it ('scon down' stops SCON), or choose another path", path, ErrInUse)
+}
+
+// RemoveStale removes the socket that a killed process has left at path. What else is there
+// stays.
+func RemoveStale(path string) error {
+	if checkStale(path) != nil {
+		return nil // a process serves it, or it is another file
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the stale socket %s: %w", path, err)
+	}
+	return nil
 }
 
 func lookupGroup(name string) (gid int, err error) {
