@@ -16,12 +16,18 @@ import (
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
 
+// needPrograms skips a test where Netfilter's hooks take no BPF programs.
+func needPrograms(t *testing.T) {
+	t.Helper()
+	if err := features.HaveProgramType(ebpf.Netfilter); errors.Is(err, ebpf.ErrNotSupported) {
+		t.Skip("this kernel has no BPF programs at Netfilter's hooks (Linux 6.4)")
+	}
+}
+
 // newHalver makes a program at FORWARD that drops every second packet.
 func newHalver(b *scontest.Bed) *ebpf.Program {
 	b.T.Helper()
-	if err := features.HaveProgramType(ebpf.Netfilter); errors.Is(err, ebpf.ErrNotSupported) {
-		b.T.Skip("this kernel has no BPF programs at Netfilter's hooks (Linux 6.4)")
-	}
+	needPrograms(b.T)
 	seen, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
 		b.T.Fatal(err)
@@ -94,14 +100,12 @@ func TestForeignFunction(t *testing.T) {
 // before the first connection can: not one packet passes by one that came meanwhile.
 func TestForeignFunctionAtRest(t *testing.T) {
 	t.Parallel()
+	needPrograms(t)
 	b := scontest.NewExpress(t, scontest.Layout{})
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "accepter", Type: ebpf.Netfilter, AttachType: ebpf.AttachNetfilter, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
 	})
-	if errors.Is(err, ebpf.ErrNotSupported) {
-		t.Skip("this kernel has no BPF programs at Netfilter's hooks (Linux 6.4)")
-	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ var sinceLinux61 = map[string][]string{
 	"internal/startup":          {"TestInPlace", "TestKinds/netkit", "TestSwap"},
 	"internal/express": {
 		"TestDown/clsact_false,_killed_false", "TestDown/clsact_false,_killed_true",
-		"TestForeignFilterInBlock", "TestForeignProgram", "TestForeignProgramAtBridge",
+		"TestForeignFilterInBlock", "TestForeignFunction", "TestForeignFunctionAtRest", "TestForeignProgram", "TestForeignProgramAtBridge",
 		"TestNetkit", "TestNetkitForeign", "TestNetkitOrder", "TestNetkitRestart", "TestPerPacketRuleByNewName",
 		"TestPinsTakenAway", "TestRoutedNetkit",
 	},
