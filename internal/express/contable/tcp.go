@@ -1,21 +1,13 @@
 package contable
 
-import (
-	"time"
-
-	"golang.org/x/sys/unix"
-)
+import "time"
 
 // Conntrack sees few packets of a connection, so it may count its timeout from an
 // early one, and of TCP wait for an acknowledgement that went express. That matters
 // once the connection falls silent.
 
-// silent is how long a connection must have had no packet, and beforeIdle how long before
-// it is retired for that it has to be reported at the latest.
-const (
-	silent     = time.Second
-	beforeIdle = 3 * time.Second
-)
+// silent is how long a connection must have had no packet.
+const silent = time.Second
 
 // silentAtOnce bounds how many connections one call of Silent returns.
 const silentAtOnce = 1000
@@ -62,21 +54,11 @@ func (t *Table) fellSilent(e *Conentry, now time.Time) bool {
 		return false
 	}
 	e.activity.observe(t.mark(e), now)
-	if now.Sub(e.activity.last) < t.silence(e) || e.reported.mark == e.activity.mark {
+	if now.Sub(e.activity.last) < silent || e.reported.mark == e.activity.mark {
 		return false
 	}
 	e.reported.mark = e.activity.mark
 	return true
-}
-
-// silence is after how long without a packet a connection is reported. Of UDP conntrack
-// counts nothing but its timeout, which is three leases at least, and it began a lease before
-// the latest packet at most: it need not hear of each pause in between.
-func (t *Table) silence(e *Conentry) time.Duration {
-	if e.Conn.Orig.Proto == unix.IPPROTO_TCP {
-		return silent
-	}
-	return max(silent, min(e.Lease, t.idleLimit(e)-beforeIdle))
 }
 
 // acknowledged reports whether each side has acknowledged everything that the

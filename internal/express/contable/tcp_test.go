@@ -74,30 +74,3 @@ func TestSilentUDP(t *testing.T) {
 		t.Errorf("unseen for %v", got)
 	}
 }
-
-// Of UDP it is after a lease, or shortly before the Conentry is retired for it.
-func TestSilentLease(t *testing.T) {
-	for _, c := range []struct {
-		lease, idle time.Duration
-		want        float64 // seconds
-	}{
-		{5 * time.Second, time.Minute, 5},
-		{40 * time.Second, 10 * time.Second, 7},
-		{40 * time.Second, 2 * time.Second, 1},
-	} {
-		o := options()
-		o.Idle = c.idle
-		b := newBed(t, o)
-		e := b.compose(7, published(1), false, start)
-		h := b.half(published(1).Reply, 7)
-		h.OutDev, h.Packets = 3, 10
-		b.SetLease(e, c.lease, "")
-		b.silent(0)
-		if b.silent(c.want - 0.1).reported {
-			t.Errorf("%+v: reported before", c)
-		}
-		if !b.silent(c.want).reported {
-			t.Errorf("%+v: not reported", c)
-		}
-	}
-}
