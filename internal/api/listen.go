@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"strconv"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,8 +18,7 @@ import (
 // "", by that group, whose members may read: see Serve. It replaces a stale socket, as a
 // crash leaves it; if a process serves the socket, the error is ErrInUse.
 //
-// The socket is made under a temporary name, gets its owner, and is then renamed: at no
-// time can other users connect.
+// The socket is made with mode 0600, and gets its owner before the others may connect.
 func Listen(path, group string) (net.Listener, error) {
 	if err := checkStale(path); err != nil {
 		return nil, err
@@ -30,41 +31,36 @@ func Listen(path, group string) (net.Listener, error) {
 		}
 	}
 
-	draft := path + ".new"
-	if err := checkStale(draft); err != nil {
+	if err := RemoveStale(path); err != nil {
 		return nil, err
 	}
-	if err := RemoveStale(draft); err != nil {
-		return nil, err
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: draft, Net: "unix"})
+	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		failed := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }) // bind's mode
+		return errors.Join(err, failed)
+	}}
+	l, err := private.Listen(context.Background(), "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	l.SetUnlinkOnClose(false)
-	if err := publish(draft, path, gid); err != nil {
-		l.Close()
-		os.Remove(draft)
-		return nil, err
+	s := &listener{UnixListener: l.(*net.UnixListener), path: path}
+	s.SetUnlinkOnClose(false)
+	if s.inode, err = os.Lstat(path); err == nil {
+		err = publish(path, gid)
 	}
-	inode, err := os.Lstat(path)
 	if err != nil {
-		l.Close()
+		s.Close()
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	return &listener{UnixListener: l, path: path, inode: inode}, nil
+	return s, nil
 }
 
-// publish sets the socket's owner and mode, then renames it.
-func publish(draft, path string, gid int) error {
-	if err := os.Chown(draft, -1, gid); err != nil {
-		return fmt.Errorf("set group of socket %s: %w", path, err)
+// publish sets the socket's owner and mode.
+func publish(path string, gid int) error {
+	if err := os.Chown(path, -1, gid); err != nil {
+		return fmt.Errorf("set the group: %w", err)
 	}
-	if err := os.Chmod(draft, 0o660); err != nil {
-		return fmt.Errorf("set mode of socket %s: %w", path, err)
-	}
-	if err := os.Rename(draft, path); err != nil {
-		return fmt.Errorf("rename socket %s: %w", path, err)
+	if err := os.Chmod(path, 0o660); err != nil {
+		return fmt.Errorf("set the mode: %w", err)
 	}
 	return nil
 }

@@ -219,7 +219,6 @@ func leaveStaleSocket(t *testing.T, path string) {
 func TestListen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "scon.sock")
 	leaveStaleSocket(t, path)
-	leaveStaleSocket(t, path+".new")
 	l, err := api.Listen(path, "")
 	if err != nil {
 		t.Fatalf("over a stale socket: %v", err)
@@ -227,9 +226,6 @@ func TestListen(t *testing.T) {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode() != fs.ModeSocket|0o660 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
-	}
-	if _, err := os.Lstat(path + ".new"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the draft is left behind: %v", err)
 	}
 	if _, err := api.Listen(path, ""); !errors.Is(err, api.ErrInUse) {
 		t.Errorf("a second daemon: %v", err)
@@ -274,22 +270,20 @@ func TestListenSparesOthers(t *testing.T) {
 			t.Cleanup(func() { conn.Close() })
 		},
 	} {
-		for _, suffix := range []string{"", ".new"} {
-			t.Run(name+suffix, func(t *testing.T) {
-				path := filepath.Join(t.TempDir(), "a.sock")
-				serve(t, path+suffix)
-				before, err := os.Lstat(path + suffix)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if l, err := api.Listen(path, ""); !errors.Is(err, api.ErrInUse) {
-					t.Errorf("%v, %v, want %v", l, err, api.ErrInUse)
-				}
-				if after, err := os.Lstat(path + suffix); err != nil || !os.SameFile(before, after) {
-					t.Errorf("the socket was replaced: %v", err)
-				}
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "a.sock")
+			serve(t, path)
+			before, err := os.Lstat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l, err := api.Listen(path, ""); !errors.Is(err, api.ErrInUse) {
+				t.Errorf("%v, %v, want %v", l, err, api.ErrInUse)
+			}
+			if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
+				t.Errorf("the socket was replaced: %v", err)
+			}
+		})
 	}
 	t.Run("replaced", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "a.sock")
@@ -314,12 +308,7 @@ func TestListenRefuses(t *testing.T) {
 	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	draft := filepath.Join(dir, "b.sock")
-	if err := os.WriteFile(draft+".new", []byte("mine"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	for _, c := range []struct{ path, group, want string }{
-		{draft, "", "b.sock.new: the file exists and is not a socket"},
 		{file, "", "the file exists and is not a socket"},
 		{filepath.Join(dir, "a.sock"), "no-such-group", `socket_group "no-such-group": no such group`},
 		{filepath.Join(dir, "missing", "a.sock"), "", "no such file or directory"},
@@ -334,7 +323,7 @@ func TestListenRefuses(t *testing.T) {
 		t.Errorf("the file at the socket's path was touched: %q, %v", got, err)
 	}
 	left, err := os.ReadDir(dir)
-	if err != nil || len(left) != 2 {
+	if err != nil || len(left) != 1 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }

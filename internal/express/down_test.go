@@ -176,7 +176,7 @@ func TestCorruptState(t *testing.T) {
 	if err := os.Mkdir(task.StateDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"lock", "daemon.json", "daemon.json.new", "scon.sock.new"} {
+	for _, name := range []string{"lock", "daemon.json", "daemon.json.new"} {
 		if err := os.WriteFile(filepath.Join(task.StateDir, name), []byte("}{"), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -124,8 +124,8 @@ func (s State) Write(dir string) error {
 // missing files are no error. The caller holds the lock. Express also removes root itself
 // if it is empty.
 func (s Service) Remove(root string) error {
-	dir, socket := s.Dir(root), s.Socket(root)
-	paths := []string{socket, socket + ".new"}
+	dir := s.Dir(root)
+	paths := []string{s.Socket(root)}
 	for _, name := range Files {
 		paths = append(paths, filepath.Join(dir, name))
 	}
