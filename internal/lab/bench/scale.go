@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -96,7 +97,7 @@ func RunScale(ctx context.Context, e Experiment, d time.Duration, o Options) (*R
 			most = max(most, s.connectionsOf())
 		}
 		b.roomFor(2 * most)
-		b.settings += "flush_idle: 10m\n" // a million take turns of half a minute
+		b.settings += "flush_idle: 10m\nlease_max: 10m\n" // a million take turns of a minute
 		if err := b.lab.Do(lab.Device, keepConnections); err != nil {
 			return nil, errors.Join(err, b.Close())
 		}
@@ -105,11 +106,17 @@ func RunScale(ctx context.Context, e Experiment, d time.Duration, o Options) (*R
 }
 
 // keepConnections has conntrack of the calling thread's namespace keep datagrams' connections
-// for longer than a turn of a million takes.
+// for longer than a turn of a million takes, and lets leases last as long: a third of
+// conntrack's timeout, three quarters of the neighbour's.
 func keepConnections() error {
-	for _, name := range []string{"nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"} {
-		if err := os.WriteFile("/proc/sys/net/netfilter/"+name, []byte("600"), 0o644); err != nil {
-			return fmt.Errorf("set conntrack's timeouts: %w", err)
+	timeouts, err := filepath.Glob("/proc/sys/net/ipv[46]/neigh/*/gc_stale_time")
+	if err != nil {
+		return err
+	}
+	timeouts = append(timeouts, "/proc/sys/net/netfilter/nf_conntrack_udp_timeout", "/proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream")
+	for _, name := range timeouts {
+		if err := os.WriteFile(name, []byte("1800"), 0o644); err != nil {
+			return fmt.Errorf("set timeouts of the line: %w", err)
 		}
 	}
 	return nil
