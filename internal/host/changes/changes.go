@@ -43,6 +43,7 @@ func (k Kind) String() string {
 // are not reported.
 type Event struct {
 	Kind     Kind
+	Number   uint64 // of the event: from 1, in the order in which OnStale is called and events are queued
 	Ifindex  int    // of the device concerned, 0 for none or several
 	Gone     bool   // the device does not exist any more
 	Reason   string // for logs: "nftables generation 17 by nft"
@@ -172,16 +173,19 @@ type output struct {
 	onStale    func(Event)
 	onNFTables func(nlmsg.Message)
 	mu         sync.Mutex // serialises senders
+	number     uint64     // of the last event
 	events     chan Event
 }
 
 // emit reports a change. It never waits for the receiver.
 func (o *output) emit(e Event) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.number++
+	e.Number = o.number
 	if e.Stale && o.onStale != nil {
 		o.onStale(e)
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	select {
 	case o.events <- e:
 		return
@@ -195,5 +199,7 @@ func (o *output) emit(e Event) {
 		}
 		break
 	}
-	o.events <- overrun("events were not fetched in time")
+	lost := overrun("events were not fetched in time")
+	lost.Number = o.number
+	o.events <- lost
 }
