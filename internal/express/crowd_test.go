@@ -3,6 +3,8 @@ package express_test
 import (
 	"fmt"
 	"os"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,7 +65,6 @@ func crowd(b *scontest.Bed, n int) (namespaces []*os.File) {
 // A host with many containers: each is found and hooked, a connection of one goes express,
 // status lists all, those that end are forgotten, and nothing is left at the end.
 func TestCrowd(t *testing.T) {
-	const ending = 128 // at a time: the kernel ends namespaces with its lock of rtnetlink held
 	n := 256
 	if os.Getenv("SCON_LONG") != "" {
 		n = 4096
@@ -106,11 +107,11 @@ func TestCrowd(t *testing.T) {
 	t.Logf("status in %v", time.Since(start))
 
 	start = time.Now()
-	for _, ns := range namespaces[:ending] {
+	for _, ns := range namespaces[:n/2] { // the kernel ends them with its lock of rtnetlink held
 		ns.Close()
 	}
-	hooked(n - ending + 1)
-	t.Logf("%d of them ended in %v; the daemon has used %v", ending, time.Since(start), b.Daemon.ProcessorTime())
+	hooked(n - n/2 + 1)
+	t.Logf("half of them ended in %v; the daemon has used %v", time.Since(start), b.Daemon.ProcessorTime())
 	c.MustPing(20)
 
 	start = time.Now()
@@ -121,5 +122,52 @@ func TestCrowd(t *testing.T) {
 		if left := b.Programs(fmt.Sprintf("guest%d", n-1), at); left != 0 {
 			t.Errorf("%d programs are left, %v", left, at)
 		}
+	}
+}
+
+// While the ports of many containers are hooked, rules change all the time: they are taken in
+// meanwhile, and those that concern a connection stop it at once.
+func TestRulesAmongNewPorts(t *testing.T) {
+	t.Parallel()
+	const n = 192
+	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
+	b.Daemon.Patience = time.Minute
+	outside := b.Outgoing("udp", 1).GoExpress()
+	b.Sh(lab.Device, "nft add table ip other\nnft add chain ip other c")
+	start, before := time.Now(), b.Status()
+	crowd(b, n)
+	ended := make(chan struct{})
+	var changing sync.WaitGroup
+	changing.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-ended:
+				return
+			case <-time.After(50 * time.Millisecond):
+				b.Sh(lab.Device, fmt.Sprintf("nft add rule ip other c ip saddr 10.9.0.%d drop", i%250))
+			}
+		}
+	})
+	defer changing.Wait()
+	defer close(ended)
+
+	tested := 0
+	for _, r := range slices.Concat(firewalls[:1], ports[5:7], firewalls[5:]) {
+		if len(b.Status().Containers) > n {
+			break
+		}
+		t.Run(r.name, func(t *testing.T) { r.test(b.In(t), outside) })
+		tested++
+	}
+	scontest.Eventually(t, "all ports are hooked", func() error {
+		if hooked := len(b.Status().Containers); hooked < n+2 {
+			return fmt.Errorf("%d containers, want %d", hooked, n+2)
+		}
+		return nil
+	})
+	took, unknown := time.Since(start), b.Status().Rules.Unknown-before.Rules.Unknown
+	t.Logf("%d rules tested in %v; for %.3f s of them rules were not known", tested, took, unknown)
+	if unknown > took.Seconds()/2 || tested == 0 {
+		t.Error("rules were not taken in while ports were hooked")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
@@ -59,7 +60,10 @@ type Daemon struct {
 	pulse     *service.Pulse // of the loop
 	sweeper   sweeper        // of the table
 	silent    silent
-	looked    time.Time // at what others do, by the loop
+	looked    time.Time     // at what others do, by the loop
+	seen      time.Time     // when the last such look was made that came to its end
+	noted     uint64        // the last change of the network that hooks have noted
+	topology  atomic.Uint64 // and the last one that they have to
 	counts    counts
 
 	namer  *discover.Namer
@@ -67,8 +71,9 @@ type Daemon struct {
 
 	ctx    context.Context // ends with Run
 	stop   context.CancelFunc
-	calls  chan func()    // of API clients, run in the loop
-	naming sync.WaitGroup // goroutines that follow the owners of devices
+	calls  chan func()          // of API clients, run in the loop
+	news   <-chan changes.Event // of the network, once the loop runs
+	naming sync.WaitGroup       // goroutines that follow the owners of devices
 }
 
 // Run works until ctx ends or a client stops it, then removes everything that
@@ -189,7 +194,7 @@ func (d *Daemon) assemble() (err error) {
 		PortThere:      d.table.AddPort,
 		PortGone:       func(ifindex int) { d.composer.ForgetPort(ifindex, time.Now()) },
 		DevicesChanged: d.devicesChanged,
-		BeatDuring:     d.heartbeat.beatDuring,
+		GoOn:           d.goOn,
 	})
 	if err != nil {
 		return errors.Join(err, d.policy.close())
@@ -267,6 +272,9 @@ func (d *Daemon) readEvents(ctx context.Context) <-chan datapath.Event {
 // skipped.
 func (d *Daemon) stale(e changes.Event) {
 	d.counts.changes[e.Kind].Add(1)
+	if e.Topology && e.Number > d.topology.Load() {
+		d.topology.Store(e.Number)
+	}
 	if e.Kind == changes.Overrun {
 		d.policy.Lost(e.Reason)
 	}
@@ -308,6 +316,7 @@ func (d *Daemon) begin() error {
 		d.hooks.AwaitContainers(adoptPatience)
 	}
 	now := time.Now()
+	d.seen = now
 	d.pollSilent(now)
 	if d.dp.Adopted() {
 		d.log.Info("took over Conentries of an earlier daemon", "kept", d.composer.Adopt(now))

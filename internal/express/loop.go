@@ -2,6 +2,7 @@ package express
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,6 +21,11 @@ const lookInterval = time.Second - beatInterval/2
 
 // restInterval is the same while nothing goes express.
 const restInterval = 10 * time.Second
+
+// longestBlind is how long packets go express while the programs of others at devices
+// cannot be looked at, because the kernel's lock of rtnetlink is held: it is needed to
+// attach some of them, too.
+const longestBlind = 5 * time.Second
 
 // pieceSlots is how many slots of the table the loop visits, for a reader or to
 // sweep them, before it goes on with other work: some milliseconds.
@@ -62,6 +68,7 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 		d.pulse.Beat()
 		return nil
 	}
+	d.news = s.changes
 	for {
 		// A beat that is due waits for nothing else.
 		select {
@@ -78,7 +85,7 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 			if !ok {
 				return lost(ctx, "changes of the network")
 			}
-			if err := d.changed(c, s.changes); err != nil {
+			if err := d.changed(c); err != nil {
 				return err
 			}
 		case gone, ok := <-s.destroyed:
@@ -106,6 +113,9 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 			d.tcp.CorrectResets(now)
 		case <-d.hooks.Due():
 			d.hooks.Rescan()
+			if err := d.readRules(time.Now()); err != nil {
+				return err
+			}
 		case <-d.sweeper.due:
 			if err := d.eventsAhead(s.events); err != nil {
 				return err
@@ -131,19 +141,70 @@ func lost(ctx context.Context, what string) error {
 // changed takes a change of the network and those that are queued behind it, so
 // that the devices are scanned once for a burst of containers. Decisions are
 // stale already.
-func (d *Daemon) changed(c changes.Event, more <-chan changes.Event) error {
+func (d *Daemon) changed(c changes.Event) error {
+	d.note(c)
+	d.hooks.Update()
+	return d.readRules(time.Now())
+}
+
+// note notes a change of the network and those that are queued behind it.
+func (d *Daemon) note(c changes.Event) {
+	d.composer.RetireDiscards(time.Now()) // their packets may be for this host now
 	for queued := true; queued; {
 		d.hooks.Note(c)
+		d.noted = c.Number
 		select {
-		case c, queued = <-more:
+		case c, queued = <-d.news:
 		default:
 			queued = false
 		}
 	}
-	d.hooks.Update()
-	now := time.Now()
-	d.composer.RetireDiscards(now) // their packets may be for this host now
-	return d.readRules(now)
+}
+
+// goOn runs wait outside the loop: it reads or hooks devices, and may wait for the kernel's
+// lock of rtnetlink again and again. Meanwhile the loop writes the heartbeat, takes in
+// rules that have changed, looks at what the kernel does not announce but of devices, and
+// answers clients.
+func (d *Daemon) goOn(wait func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wait()
+	}()
+	news := d.news
+	if news == nil { // the loop does not run yet
+		<-done
+		return
+	}
+	beat := time.NewTicker(beatInterval)
+	defer beat.Stop()
+	looked := time.Now()
+	for {
+		var err error
+		select {
+		case <-done:
+			return
+		case c, ok := <-news:
+			if !ok {
+				news = nil // the loop hears of that
+				continue
+			}
+			d.note(c)
+			err = d.readRules(time.Now())
+		case call := <-d.calls:
+			call()
+		case now := <-beat.C:
+			d.pollSilent(now)
+			if now.Sub(looked) >= lookInterval {
+				looked = now
+				err = d.pollRules(now)
+			}
+			err = errors.Join(err, d.writeBeat(now))
+		}
+		if err != nil {
+			d.log.Error("going on while devices are read or hooked", "error", err)
+		}
+	}
 }
 
 // destroyed takes the end of a connection in conntrack.
@@ -250,6 +311,14 @@ func (d *Daemon) beat(now time.Time) error {
 			return err
 		}
 	}
+	return d.writeBeat(now)
+}
+
+// writeBeat writes the heartbeat, unless the programs have to be inert.
+func (d *Daemon) writeBeat(now time.Time) error {
+	if d.table.Len() > 0 && now.Sub(d.seen) > longestBlind {
+		return nil
+	}
 	return d.heartbeat.beat()
 }
 
@@ -269,7 +338,9 @@ func (d *Daemon) look(now time.Time) error {
 	}
 	d.looked = now
 	d.sweeper.start()
-	return d.pollOthers(now)
+	d.hooks.Poll(now)
+	d.seen = now
+	return d.pollRules(now)
 }
 
 // pollSilent looks at what the kernel does not announce and leases rely on.
@@ -277,7 +348,7 @@ func (d *Daemon) pollSilent(now time.Time) {
 	if !d.silent.due(now) {
 		return
 	}
-	if changed := d.silent.poll(d.hooks.PathDevices()); changed != "" {
+	if changed := d.silent.poll(d.hooks.PathDevices(), d.hooks.Ageing()); changed != "" {
 		d.stale(changes.Event{Kind: changes.Netconf, Reason: changed})
 	}
 	if d.policy.gotLegacy() {
@@ -294,10 +365,8 @@ func (d *Daemon) sweepPiece(from uint32) (next uint32) {
 	return d.table.Sweep(from, pieceSlots, now)
 }
 
-// pollOthers looks at programs and functions of others, and at rules that the kernel does
-// not announce.
-func (d *Daemon) pollOthers(now time.Time) error {
-	d.hooks.Poll(now)
+// pollRules looks at functions of others and at rules that the kernel does not announce.
+func (d *Daemon) pollRules(now time.Time) error {
 	reread := func(reason string) {
 		d.policy.Lost(reason)
 		d.stale(changes.Event{Kind: changes.Ruleset, Reason: reason})
@@ -313,10 +382,11 @@ func (d *Daemon) pollOthers(now time.Time) error {
 }
 
 // readRules reads the rules if they have changed since, or could not be read,
-// applies them, and lets the programs go on.
+// applies them, and lets the programs go on: not before the devices that they are about
+// are known, and what packets must pass there.
 func (d *Daemon) readRules(now time.Time) error {
 	change, unread := d.heartbeat.unread()
-	if !unread {
+	if !unread || d.hooks.Unsettled() || d.noted < d.topology.Load() {
 		return nil
 	}
 	c, err := d.policy.follow()
@@ -330,7 +400,7 @@ func (d *Daemon) readRules(now time.Time) error {
 		d.rulesChanged(c, now)
 	}
 	d.heartbeat.rulesRead(change)
-	return d.heartbeat.beat()
+	return d.writeBeat(now)
 }
 
 // rulesChanged applies a change of the rules: the decisions that it concerns are

@@ -100,3 +100,14 @@ func TestEventsAhead(t *testing.T) {
 		}
 	}
 }
+
+// While the devices are read or hooked, clients are answered.
+func TestGoOn(t *testing.T) {
+	d := idle(t)
+	d.news, d.calls = make(chan changes.Event), make(chan func())
+	d.goOn(func() {
+		answered := make(chan struct{})
+		d.calls <- func() { close(answered) }
+		<-answered
+	})
+}

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/scon-project/scon/internal/express/composer"
 	"github.com/scon-project/scon/internal/host/sysctl"
 )
@@ -17,11 +15,10 @@ import (
 // becomes of a packet of an established connection. RTM_NEWNETCONF tells of those of
 // forwarding and of the reverse path. It belongs to the loop.
 type silent struct {
-	polled  time.Time
-	bridges time.Time         // when their tables were asked for
-	values  map[string]string // by file
-	limits  composer.Limits
-	files   *sysctl.Reader
+	polled time.Time
+	values map[string]string // by file
+	limits composer.Limits
+	files  *sysctl.Reader
 }
 
 // silentInterval is half of what the guarantee allows.
@@ -63,13 +60,14 @@ func (s *silent) due(now time.Time) bool {
 }
 
 // poll reads the settings, and the limits that depend on them. It returns what has
-// changed, "" for nothing. devices are those of which IP may see packets come and go.
-func (s *silent) poll(devices []string) (changed string) {
-	was, table := s.values, s.limits.Table
+// changed, "" for nothing. devices are those of which IP may see packets come and go,
+// ageing is how long bridges keep a MAC address.
+func (s *silent) poll(devices []string, ageing time.Duration) (changed string) {
+	was := s.values
 	s.values = make(map[string]string, len(was))
 	s.limits = composer.Limits{
 		TCP: s.timeoutOf(tcpTimeouts), UDP: s.timeoutOf(udpTimeouts), Unreplied: s.timeoutOf(newTimeouts),
-		Neighbour: never,
+		Neighbour: never, Table: ageing,
 	}
 	for _, name := range settings {
 		s.read(name)
@@ -89,10 +87,6 @@ func (s *silent) poll(devices []string) (changed string) {
 			s.limits.Neighbour = min(s.limits.Neighbour, s.secondsIn("net/"+version+"/neigh/"+dev+"/gc_stale_time"))
 		}
 	}
-	if s.polled.Sub(s.bridges) >= bridgeInterval {
-		s.bridges, table = s.polled, ageingOf(devices)
-	}
-	s.limits.Table = table
 	s.files.Trim()
 	for file, value := range s.values {
 		if before, known := was[file]; known && before != value {
@@ -100,23 +94,6 @@ func (s *silent) poll(devices []string) (changed string) {
 		}
 	}
 	return changed
-}
-
-// bridgeInterval is how often bridges are asked how long they keep MAC addresses.
-const bridgeInterval = 5 * time.Second
-
-// ageingOf returns the shortest time that one of the bridges among devices keeps a
-// MAC address.
-func ageingOf(devices []string) time.Duration {
-	const userHZ = 100
-	least := never
-	for _, dev := range devices {
-		l, err := netlink.LinkByName(dev)
-		if bridge, ok := l.(*netlink.Bridge); err == nil && ok && bridge.AgeingTime != nil {
-			least = min(least, time.Duration(*bridge.AgeingTime)*time.Second/userHZ)
-		}
-	}
-	return least
 }
 
 // read reads a setting. One that does not exist has no value.

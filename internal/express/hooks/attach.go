@@ -10,9 +10,9 @@ import (
 
 // attacher attaches programs to devices.
 type attacher struct {
-	dp         *datapath.Datapath
-	log        *slog.Logger
-	beatDuring func(wait func())
+	dp   *datapath.Datapath
+	log  *slog.Logger
+	goOn func(wait func())
 }
 
 // attachAll hooks devices, and returns the outcome for each. The kernel waits for an RCU
@@ -23,7 +23,7 @@ func (a *attacher) attachAll(devices map[int]datapath.Delivery, hooks []datapath
 	if len(devices) == 0 {
 		return outcome
 	}
-	a.beatDuring(func() {
+	a.goOn(func() {
 		for index, how := range devices {
 			outcome[index] = a.attach(index, how, hooks)
 		}
@@ -54,7 +54,7 @@ func (a *attacher) detachAll(devices map[int][]datapath.Hook) {
 	if len(devices) == 0 {
 		return
 	}
-	a.beatDuring(func() {
+	a.goOn(func() {
 		for index, hooks := range devices {
 			a.detach(index, hooks)
 		}

@@ -21,6 +21,7 @@ type delivery struct {
 	log           *slog.Logger
 	newGeneration func(reason string)
 	hasConentries func(ifindex int) bool
+	goOn          func(wait func())
 }
 
 // reception is what was set for a port.
@@ -33,23 +34,42 @@ type reception struct {
 // unknownPair is why packets take the queue of a container that is not identified.
 const unknownPair = "it is not known how the container receives packets"
 
-// poll reads how a container receives.
-func (d *delivery) poll(p *Port) {
-	if p.Kind == discover.Netkit {
-		d.setNetkit(p)
+// sight is how a container receives, as polled.
+type sight struct {
+	port    *Port
+	netkit  netkitPrograms
+	changed bool // it receives otherwise than was set
+}
+
+// look reads how a container receives, and sets nothing.
+func (d *delivery) look(p *Port) sight {
+	s := sight{port: p, netkit: d.netkitPrograms(p)}
+	if p.pair != nil {
+		r, err := p.pair.Reception(d.links, p.MTU)
+		s.changed = err == nil && !p.delivery.is(r)
 	}
-	if p.pair == nil {
-		return
-	}
-	if r, err := p.pair.Reception(d.links, p.MTU); err == nil && !p.delivery.is(r) {
-		d.set(p)
+	return s
+}
+
+// take sets what look has found.
+func (d *delivery) take(s sight) {
+	d.setNetkit(s.port, s.netkit)
+	if s.changed {
+		d.set(s.port)
 	}
 }
 
-// set writes how a port delivers. Decisions that were recorded since
-// the change are stale.
+// set reads and writes how a port delivers.
 func (d *delivery) set(p *Port) {
-	r, err := d.reception(p)
+	var r discover.Reception
+	var err error
+	d.goOn(func() { r, err = d.reception(p) })
+	d.write(p, r, err)
+}
+
+// write writes how a port delivers, as reception has found it. Decisions that were recorded
+// since the change are stale.
+func (d *delivery) write(p *Port, r discover.Reception, err error) {
 	if errors.Is(err, discover.ErrGone) || errors.Is(err, unix.ENODEV) {
 		d.log.Debug(deviceRemoved, "dev", p.Name, "error", err)
 		return // as it was set until the port is unhooked

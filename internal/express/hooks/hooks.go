@@ -52,15 +52,16 @@ type Options struct {
 	// FiltersChanged makes every decision stale, and the programs inert until
 	// the loop has gone on.
 	FiltersChanged func(reason string)
-	// PortThere says that a port is hooked.
+	// PortThere says that a port is about to be hooked.
 	PortThere func(ifindex int)
-	// PortGone says that a port is no longer hooked.
+	// PortGone says that a port is no longer hooked, or could not be.
 	PortGone func(ifindex int)
 	// DevicesChanged says that rules may name other devices for packets of
 	// containers than before.
 	DevicesChanged func()
-	// BeatDuring runs what takes long while the heartbeat goes on.
-	BeatDuring func(wait func())
+	// GoOn runs what takes long and touches nothing of Hooks, while the loop goes on
+	// with what does not scan the devices.
+	GoOn func(wait func())
 }
 
 // deviceRemoved is logged where a device has just been removed. The kernel
@@ -84,6 +85,7 @@ type Hooks struct {
 	attacher attacher
 	delivery delivery
 	path     path
+	ageing   ageing
 	steering steering
 	tunnels  tunnels
 	programs programs
@@ -110,8 +112,8 @@ func New(o Options) (*Hooks, error) {
 		ports:    make(map[int]*Port),
 		blocked:  make(map[int]string),
 		uplinks:  make(map[int]discover.Uplink),
-		attacher: attacher{dp: o.Datapath, log: o.Logger, beatDuring: o.BeatDuring},
-		delivery: delivery{dp: o.Datapath, links: links, log: o.Logger, newGeneration: o.NewGeneration, hasConentries: o.HasConentries},
+		attacher: attacher{dp: o.Datapath, log: o.Logger, goOn: o.GoOn},
+		delivery: delivery{dp: o.Datapath, links: links, log: o.Logger, newGeneration: o.NewGeneration, hasConentries: o.HasConentries, goOn: o.GoOn},
 		steering: make(steering),
 		tunnels: tunnels{
 			dp: o.Datapath, log: o.Logger, newGeneration: o.NewGeneration, touches: o.TouchesTunnel,
@@ -150,27 +152,81 @@ func (h *Hooks) Rescan() {
 	}
 }
 
+// scan first takes up what packets may be forwarded wrongly by, and then hooks new ports,
+// which takes longest.
 func (h *Hooks) scan(lenient bool) (err error) {
 	changed := h.schedule.begin()
-	defer func() {
-		if err != nil {
-			h.schedule.dirty.all = true
-		}
-	}()
-	topology, whole, err := h.discover(changed, lenient)
+	defer func() { h.schedule.end(err) }()
+	var s survey
+	h.opts.GoOn(func() { s, err = h.survey(changed, lenient) })
 	if err != nil {
 		return err
 	}
-	h.skipped, h.qdiscs, h.unhooked = topology.Skipped, topology.Qdiscs, nil
-	h.setPath(topology, whole)
-	h.steering.set(topology.Bridges, whole)
-	h.setPorts(h.hookablePorts(topology, changed), changed, lenient)
-	h.setUplinks(h.hookableUplinks(topology, whole))
+	h.skipped, h.qdiscs, h.unhooked, h.blocked, h.ageing = s.topology.Skipped, s.topology.Qdiscs, nil, s.blocked, s.ageing
+	h.setPath(s.path) // before any uplink that has come is hooked
+	h.steering.set(s.topology.Bridges, s.whole)
+	ports := h.hookablePorts(s)
+	h.unhookPorts(ports)
+	fresh := h.updatePorts(ports, s.changed)
+	h.setUplinks(h.hookableUplinks(s))
 	h.SetTunnels()
-	if !whole {
+	h.schedule.settling = false
+	h.hookNew(fresh, ports, lenient)
+	if !s.whole {
 		return nil // what is gone was unhooked
 	}
 	return h.dropStale()
+}
+
+// survey is what a scan reads of the devices. The kernel's lock of rtnetlink, which each
+// reading may have to wait for, is held for long where containers start or end.
+type survey struct {
+	topology discover.Topology
+	whole    bool // all devices were read, not only those that have changed
+	path     path
+	ageing   ageing
+	blocked  map[int]string   // what keeps ports and uplinks from being hooked; "" is nothing
+	changed  map[int]received // how hooked ports that have changed deliver
+}
+
+// received is what delivery.reception returns.
+type received struct {
+	discover.Reception
+	err error
+}
+
+// survey reads the devices. It changes nothing but the scanner.
+func (h *Hooks) survey(changed dirty, lenient bool) (s survey, err error) {
+	if s.topology, s.whole, err = h.discover(changed, lenient); err != nil {
+		return s, err
+	}
+	known := &h.path
+	if s.whole {
+		known = nil
+	}
+	s.path = newPath(s.topology, h.opts.Datapath.Programs(), known)
+	s.ageing = h.ageing.ask(s.path.bridges(), time.Now())
+	s.blocked, s.changed = make(map[int]string), make(map[int]received)
+	for _, p := range s.topology.Ports {
+		if hooked := h.ports[p.Index]; hooked != nil && changed.has(p) {
+			is := *hooked
+			is.Port = p
+			r, err := h.delivery.reception(&is)
+			s.changed[p.Index] = received{r, err}
+		}
+		// Read again only if it may have changed: thousands may wait to be hooked.
+		why, known := h.blocked[p.Index] // not if something else kept it from being hooked
+		if changed.has(p) || why != "" || !known && h.ports[p.Index] == nil {
+			why = h.unhookable(p.Index)
+		}
+		s.blocked[p.Index] = why
+	}
+	for _, u := range s.topology.Uplinks {
+		if _, hooked := h.uplinks[u.Index]; !hooked || s.whole { // else it has not changed
+			s.blocked[u.Index] = h.unhookable(u.Index)
+		}
+	}
+	return s, nil
 }
 
 // discover reads the topology: all of it, or only devices that have changed.
@@ -185,14 +241,8 @@ func (h *Hooks) discover(changed dirty, lenient bool) (topology discover.Topolog
 	return topology, true, err
 }
 
-// setPath takes up the devices on the regular path, before any uplink that has
-// come is hooked.
-func (h *Hooks) setPath(topology discover.Topology, whole bool) {
-	known := &h.path
-	if whole {
-		known = nil
-	}
-	next := newPath(topology, h.opts.Datapath.Programs(), known)
+// setPath takes up the devices on the regular path.
+func (h *Hooks) setPath(next path) {
 	same := next.sameDevices(h.path)
 	h.path = next
 	if !same {
@@ -201,46 +251,27 @@ func (h *Hooks) setPath(topology discover.Topology, whole bool) {
 }
 
 // hookablePorts are the ports that may be hooked. The others are skipped.
-func (h *Hooks) hookablePorts(topology discover.Topology, changed dirty) map[int]discover.Port {
+func (h *Hooks) hookablePorts(s survey) map[int]discover.Port {
 	ports := make(map[int]discover.Port)
-	there := make(map[int]bool, len(topology.Ports))
-	for _, p := range topology.Ports {
-		there[p.Index] = true
+	for _, p := range s.topology.Ports {
 		inside, _ := p.Inside()
-		why := cmp.Or(h.declared.device(p.Name), h.KeptBridge(inside))
-		if why == "" {
-			why = h.blocks(p, changed)
-		}
-		if why != "" {
+		if why := cmp.Or(h.declared.device(p.Name), h.KeptBridge(inside)); why != "" {
+			delete(h.blocked, p.Index)
 			h.skip(p.Name, why)
-			continue
+		} else if why := h.blocked[p.Index]; why != "" {
+			h.skip(p.Name, why)
+		} else {
+			ports[p.Index] = p
 		}
-		ports[p.Index] = p
 	}
-	maps.DeleteFunc(h.blocked, func(index int, _ string) bool { return !there[index] })
 	return ports
 }
 
-// blocks returns what keeps a port from being hooked, "" if nothing does. It is read
-// again only if the port may have changed: thousands may wait to be hooked.
-func (h *Hooks) blocks(p discover.Port, changed dirty) string {
-	why, known := h.blocked[p.Index]
-	if changed.has(p) || why != "" || !known && h.ports[p.Index] == nil {
-		h.blocked[p.Index] = h.unhookable(p.Index)
-	}
-	return h.blocked[p.Index]
-}
-
-// hookableUplinks are the uplinks that may be hooked. The others are skipped. Unless the
-// whole topology was read, those that are hooked have not changed.
-func (h *Hooks) hookableUplinks(topology discover.Topology, whole bool) map[int]discover.Uplink {
+// hookableUplinks are the uplinks that may be hooked. The others are skipped.
+func (h *Hooks) hookableUplinks(s survey) map[int]discover.Uplink {
 	uplinks := make(map[int]discover.Uplink)
-	for _, u := range topology.Uplinks {
-		if _, hooked := h.uplinks[u.Index]; hooked && !whole {
-			uplinks[u.Index] = u
-			continue
-		}
-		if why := cmp.Or(h.declared.device(u.Name), h.unhookable(u.Index)); why != "" {
+	for _, u := range s.topology.Uplinks {
+		if why := cmp.Or(h.declared.device(u.Name), s.blocked[u.Index]); why != "" {
 			h.skip(u.Name, why)
 			continue
 		}
@@ -276,64 +307,47 @@ func (h *Hooks) unhookable(ifindex int) string {
 }
 
 // Poll reads what the kernel does not announce: how containers receive,
-// packet steering, and programs of others. The loop calls it once a second.
+// packet steering, how long bridges keep MAC addresses, and programs of others. The loop calls it once a second.
 func (h *Hooks) Poll(now time.Time) {
-	h.pollDelivery()
-	h.pollPrograms(now)
-}
-
-// pollDelivery reads how containers receive. A bridge that steers its packets
-// to other CPUs lets those of one container overtake each other: its ports are
-// not hooked.
-func (h *Hooks) pollDelivery() {
-	h.beatDuringMany(func() {
-		for _, p := range h.ports {
-			h.delivery.poll(p)
-		}
-	})
-	h.SetTunnels()
-	if h.steering.poll(h.opts.Logger) {
-		h.opts.NewGeneration("packet steering at a bridge")
-		h.rescanAll()
-	}
-}
-
-// pollPrograms finds programs of others that have come or gone. Express packets
-// may have skipped them until now.
-func (h *Hooks) pollPrograms(now time.Time) {
+	var sights []sight
 	var changed string
 	var moves []datapath.Attached
-	h.beatDuringMany(func() {
+	ageing := h.ageing
+	h.opts.GoOn(func() {
+		ageing = ageing.ask(h.path.bridges(), now)
+		for _, p := range h.ports {
+			sights = append(sights, h.delivery.look(p))
+		}
 		changed, moves = h.programs.poll(h.places(), h.opts.Datapath.Mode() == "tcx", now)
+		if dev := h.path.changedXDP(h.delivery.links); dev != "" {
+			changed = "XDP at " + dev
+		}
 	})
+	h.ageing = ageing
+	for _, s := range sights {
+		h.delivery.take(s)
+	}
+	h.SetTunnels()
 	for _, m := range moves {
 		h.attacher.move(m)
 	}
-	if dev := h.path.changedXDP(h.delivery.links); dev != "" {
-		changed = "XDP at " + dev
+	// A bridge that steers its packets to other CPUs lets those of one container overtake
+	// each other: its ports are not hooked.
+	steered := h.steering.poll(h.opts.Logger)
+	if steered {
+		h.opts.NewGeneration("packet steering at a bridge")
 	}
-	if changed != "" {
+	if changed != "" { // express packets may have skipped them until now
 		h.opts.FiltersChanged(changed)
+	}
+	if steered || changed != "" {
 		h.rescanAll()
 	}
 }
 
-// manyPorts is the number of ports from which on looking at all of them may take so long
-// that a heartbeat would be late.
-const manyPorts = 256
-
-// beatDuringMany runs something that looks at each port.
-func (h *Hooks) beatDuringMany(look func()) {
-	if len(h.ports) < manyPorts {
-		look()
-		return
-	}
-	h.opts.BeatDuring(look)
-}
-
-// rescanAll scans all devices again, whatever was noted.
+// rescanAll scans all devices again, whatever was noted: what packets must pass has changed.
 func (h *Hooks) rescanAll() {
-	h.schedule.dirty.all = true
+	h.schedule.dirty.all, h.schedule.urgent = true, true
 	h.Rescan()
 }
 

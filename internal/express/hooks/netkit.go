@@ -33,28 +33,27 @@ func (p *Port) Hooks() []datapath.Hook {
 	return datapath.PortHooks
 }
 
-// setNetkit hooks a netkit container's transmit call, or unhooks it. It does
-// nothing for other ports.
-func (d *delivery) setNetkit(p *Port) {
+// setNetkit hooks a netkit container's transmit call, or unhooks it, as its pair's
+// programs are. It does nothing for other ports.
+func (d *delivery) setNetkit(p *Port, has netkitPrograms) {
 	if p.Kind != discover.Netkit || d.dp.Mode() != "tcx" {
 		return
 	}
-	foreign, past, err := d.netkitPrograms(p)
-	if errors.Is(err, unix.ENODEV) {
-		d.log.Debug(deviceRemoved, "dev", p.Name, "error", err)
+	if errors.Is(has.err, unix.ENODEV) {
+		d.log.Debug(deviceRemoved, "dev", p.Name, "error", has.err)
 		return
 	}
-	if err != nil && past != p.netkit.past {
-		d.log.Error("reading the programs of a netkit pair; its transmit call is not hooked", "dev", p.Name, "error", err)
+	if has.err != nil && has.past != p.netkit.past {
+		d.log.Error("reading the programs of a netkit pair; its transmit call is not hooked", "dev", p.Name, "error", has.err)
 	}
-	if foreign != p.netkit.foreign {
-		p.netkit.foreign = foreign
+	if has.foreign != p.netkit.foreign {
+		p.netkit.foreign = has.foreign
 		d.set(p)
 	}
-	if err := d.hookNetkit(p, past); err != nil { // removed devices are announced
+	if err := d.hookNetkit(p, has.past); err != nil { // removed devices are announced
 		d.log.Debug("hooking a netkit pair", "dev", p.Name, "error", err)
 	}
-	p.netkit.past = past
+	p.netkit.past = has.past
 }
 
 // hookNetkit hooks the transmit call if past is "", and unhooks it otherwise.
@@ -75,16 +74,24 @@ func (d *delivery) hookNetkit(p *Port, past string) error {
 	return nil
 }
 
-// netkitPrograms returns what port.netkit has of a pair. What
-// could not be read is assumed to have programs of others: the error is its name.
-func (d *delivery) netkitPrograms(p *Port) (foreign, past string, err error) {
-	foreign, err = p.NetkitPrograms(d.dp.Programs())
-	if err != nil {
-		return err.Error(), err.Error(), err
+// netkitPrograms are the programs of others at a netkit pair, as netkit has them. What
+// could not be read is assumed to have some: the error is its name.
+type netkitPrograms struct {
+	foreign, past string
+	err           error
+}
+
+// netkitPrograms reads those of a port, none if it is no end of such a pair.
+func (d *delivery) netkitPrograms(p *Port) (has netkitPrograms) {
+	if p.Kind != discover.Netkit {
+		return has
 	}
-	past, err = p.PastNetkit(d.dp.Programs())
-	if err != nil {
-		return foreign, err.Error(), err
+	if has.foreign, has.err = p.NetkitPrograms(d.dp.Programs()); has.err != nil {
+		has.foreign, has.past = has.err.Error(), has.err.Error()
+		return has
 	}
-	return foreign, past, nil
+	if has.past, has.err = p.PastNetkit(d.dp.Programs()); has.err != nil {
+		has.past = has.err.Error()
+	}
+	return has
 }

@@ -29,12 +29,9 @@ type Port struct {
 // do not.
 func (p *Port) Queue() string { return p.delivery.queue }
 
-// setPorts makes the hooked ports those that are wanted, and reads those again
-// that have changed. With batch, it hooks new ones in batches; without, those of an earlier
-// daemon and the busiest others.
-func (h *Hooks) setPorts(want map[int]discover.Port, changed dirty, batch bool) {
-	h.unhookPorts(want)
-	fresh := h.updatePorts(want, changed)
+// hookNew hooks those that are wanted of ports that are not hooked: with batch in batches,
+// without those of an earlier daemon and the busiest others.
+func (h *Hooks) hookNew(fresh []int, want map[int]discover.Port, batch bool) {
 	if busy := func(index int) uint64 { return want[index].Packets }; batch {
 		fresh = h.backlog.admit(fresh, busy, time.Now())
 	} else {
@@ -95,7 +92,7 @@ func (h *Hooks) unhookPorts(want map[int]discover.Port) {
 
 // updatePorts takes up what has changed of hooked ports, and returns those that
 // are wanted and not hooked.
-func (h *Hooks) updatePorts(want map[int]discover.Port, changed dirty) (fresh []int) {
+func (h *Hooks) updatePorts(want map[int]discover.Port, changed map[int]received) (fresh []int) {
 	renamed := false // rules name devices
 	for index, w := range want {
 		p := h.ports[index]
@@ -105,8 +102,8 @@ func (h *Hooks) updatePorts(want map[int]discover.Port, changed dirty) (fresh []
 		}
 		renamed = renamed || p.Name != w.Name
 		p.Port = w
-		if changed.has(w) {
-			h.delivery.set(p)
+		if r, ok := changed[index]; ok {
+			h.delivery.write(p, r.Reception, r.err)
 		}
 	}
 	if renamed {
@@ -119,6 +116,7 @@ func (h *Hooks) hookPorts(fresh []int, want map[int]discover.Port) {
 	devices := make(map[int]datapath.Delivery, len(fresh))
 	for _, index := range fresh {
 		devices[index] = datapath.Delivery{Queue: true} // until the container is identified
+		h.opts.PortThere(index)
 	}
 	begin := time.Now()
 	hooked := h.attacher.attachAll(devices, datapath.PortHooks)
@@ -128,15 +126,15 @@ func (h *Hooks) hookPorts(fresh []int, want map[int]discover.Port) {
 	for index, err := range hooked {
 		w := want[index]
 		if err != nil {
+			h.opts.PortGone(index)
 			h.fail(w.Name, err)
 			continue
 		}
 		p := &Port{Port: w, Container: discover.Container{Name: w.Name}, delivery: reception{queue: unknownPair}}
 		p.ctx, p.end = context.WithCancel(h.naming.ctx)
 		h.ports[index] = p
-		h.opts.PortThere(index)
 		h.withhold(p, false)
-		h.delivery.setNetkit(p)
+		h.delivery.setNetkit(p, h.delivery.netkitPrograms(p))
 		h.opts.Logger.Info("container hooked", "dev", w.Name, "bridge", w.Bridge.Name)
 		h.identify(p, w)
 	}

@@ -97,7 +97,7 @@ func TestDeliveryOfRemovedPort(t *testing.T) {
 	for _, kind := range []string{discover.Netkit, "veth"} {
 		log, text := newLog()
 		d := delivery{dp: new(datapath.Datapath), log: log, newGeneration: func(reason string) { t.Errorf("new generation: %s", reason) },
-			hasConentries: func(int) bool { return true }}
+			hasConentries: func(int) bool { return true }, goOn: func(wait func()) { wait() }}
 		p := &Port{Port: discover.Port{Index: removedIndex, Name: "veth1", Kind: kind, Qdisc: "noqueue"}}
 		p.delivery.queue = "as it was"
 		d.set(p)
@@ -112,8 +112,8 @@ func TestDeliveryOfRemovedPort(t *testing.T) {
 func TestNetkitProgramsOfRemovedPort(t *testing.T) {
 	log, _ := newLog()
 	d := delivery{dp: new(datapath.Datapath), log: log}
-	_, past, err := d.netkitPrograms(&Port{Port: discover.Port{Index: removedIndex, Kind: discover.Netkit}})
-	if past == "" || !errors.Is(err, unix.ENODEV) {
-		t.Errorf("past %q, error %v", past, err)
+	has := d.netkitPrograms(&Port{Port: discover.Port{Index: removedIndex, Kind: discover.Netkit}})
+	if has.past == "" || !errors.Is(has.err, unix.ENODEV) {
+		t.Errorf("%+v", has)
 	}
 }

@@ -14,8 +14,9 @@ const scanInterval = 100 * time.Millisecond
 // schedule decides when the devices are scanned.
 type schedule struct {
 	dirty    dirty
-	topology bool // noted since the last Update
+	topology bool // noted since the last scan
 	urgent   bool
+	settling bool // a scan is under way because of an urgent change
 	scanned  time.Time
 	due      time.Time // of a scan that can wait, zero if there is none
 	timer    *time.Timer
@@ -31,8 +32,23 @@ func newSchedule() schedule {
 func (s *schedule) begin() (changed dirty) {
 	changed = s.dirty
 	s.dirty, s.due, s.scanned = dirty{}, time.Time{}, time.Now()
+	s.topology, s.urgent, s.settling = false, false, s.urgent
 	s.timer.Stop()
 	return changed
+}
+
+// end says that a scan has ended. What was noted meanwhile needs another one.
+func (s *schedule) end(err error) {
+	s.settling = false
+	if err != nil {
+		s.dirty.all = true
+	}
+	switch {
+	case s.urgent:
+		s.scanIn(0)
+	case s.topology:
+		s.scanIn(scanInterval)
+	}
 }
 
 // scanIn scans the devices after some time, or sooner if that is due.
@@ -60,16 +76,17 @@ func (h *Hooks) Note(c changes.Event) {
 // Update scans the devices if the changes that were noted require it, at once
 // or a little later.
 func (h *Hooks) Update() {
-	s := &h.schedule
-	topology, urgent := s.topology, s.urgent
-	s.topology, s.urgent = false, false
-	switch {
-	case urgent:
+	switch s := &h.schedule; {
+	case s.urgent:
 		h.Rescan()
-	case topology:
+	case s.topology:
 		s.scanIn(time.Until(s.scanned.Add(scanInterval)))
 	}
 }
+
+// Unsettled reports whether packets may be forwarded wrongly until a scan of the devices
+// that is due or under way has taken up what has changed.
+func (h *Hooks) Unsettled() bool { return h.schedule.urgent || h.schedule.settling }
 
 // isUrgent reports whether packets may be forwarded wrongly until the devices
 // have been scanned. No packet goes express by a device that is new or gone.
