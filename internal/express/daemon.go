@@ -163,6 +163,7 @@ func (d *Daemon) load(pinDir string) error {
 		Idle:         c.FlushIdle,
 		Lease:        c.Lease,
 		Tick:         dp.Tick(),
+		Hooked:       dp.IsTracked,
 		PageSlots:    PageSlots,
 	})
 	d.grower = newGrower(dp, d.table, c.Connections, d.log)

@@ -3,7 +3,9 @@ package express_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
+	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/lab/scontest"
@@ -43,5 +45,28 @@ func TestFewGenerations(t *testing.T) {
 	ended := b.Status().Generation
 	if started != before || ended != started {
 		t.Errorf("%d generations at a start, %d at an end, want none", started-before, ended-started)
+	}
+}
+
+// Neither does one that ends before its port is hooked.
+func TestFewGenerationsUnhooked(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) {
+		c.Regular = []config.Selector{{Device: "veth9"}}
+	}})
+	c := b.Outgoing("udp", 1).GoExpress()
+	before := b.Status().Generation
+	ns := nstest.New(t)
+	b.Sh(lab.Device, fmt.Sprintf(`
+		ip link add veth9 type veth peer name eth0 netns %s
+		ip link set veth9 master docker0
+		ip -n %[1]s link set eth0 up
+		ip link set veth9 up
+		bridge link set dev veth9 isolated on
+		ip -n %[1]s link del eth0`, ns))
+	time.Sleep(20 * time.Millisecond) // nothing tells when the messages were read
+	c.MustPing(10)
+	if now := b.Status().Generation; now != before {
+		t.Errorf("%d generations, want none", now-before)
 	}
 }

@@ -45,6 +45,9 @@ type Options struct {
 	Lease time.Duration
 	// Tick is the length of a jiffy, the unit of leases.
 	Tick time.Duration
+	// Hooked reports whether a device may have SCON's programs: others have no part in
+	// any decision. nil is for all devices. Any goroutine may call it.
+	Hooked func(ifindex int) bool
 	// PageSlots is how many slots of each page are used, 0 for all; tests have few.
 	PageSlots int
 }

@@ -171,10 +171,10 @@ func (t *Table) MakeStale(s changes.Scope) bool {
 
 func (t *Table) withdrawPorts(ports [2]int) bool {
 	for _, port := range ports {
-		if port == 0 {
+		entries, known := t.live.ports[port]
+		if port == 0 || !known && t.opts.Hooked != nil && !t.opts.Hooked(port) {
 			continue
 		}
-		entries, known := t.live.ports[port]
 		if !known || len(entries) > mostLookedAt {
 			return false
 		}

@@ -47,7 +47,9 @@ func TestMakeStale(t *testing.T) {
 		"a port":                      {scope: changes.Scope{Ports: [2]int{8}}, stale: []string{"out8", "in8", "7to8", "8to7"}},
 		"a port without connections":  {scope: changes.Scope{Ports: [2]int{9}}},
 		"a device that is no port":    {scope: changes.Scope{Ports: [2]int{10}}, all: true},
-		"a port and such a device":    {scope: changes.Scope{Ports: [2]int{9, 10}}, all: true},
+		"a device without programs":   {scope: changes.Scope{Ports: [2]int{11}}},
+		"a port and such a device":    {scope: changes.Scope{Ports: [2]int{11, 8}}, stale: []string{"out8", "in8", "7to8", "8to7"}},
+		"a port and no port":          {scope: changes.Scope{Ports: [2]int{9, 10}}, all: true},
 		"a next hop":                  {scope: changes.Scope{NextHop: macOf(3)}, stale: []string{"in8"}},
 		"one who sends":               {scope: changes.Scope{NextHop: macOf(104)}, stale: []string{"7to8"}},
 		"nobody's next hop":           {scope: changes.Scope{NextHop: macOf(9)}},
@@ -56,7 +58,9 @@ func TestMakeStale(t *testing.T) {
 		"another network":             {scope: changes.Scope{Network: netip.MustParsePrefix("10.0.0.0/8")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t, options())
+			o := options()
+			o.Hooked = func(ifindex int) bool { return ifindex <= 10 }
+			b := newBed(t, o)
 			b.AddPort(9)
 			b.compose(7, masqueraded(1), true, start)
 			b.compose(8, published(2), false, start)

@@ -117,6 +117,15 @@ func (d *Datapath) Tracked() []int {
 	return slices.Collect(maps.Values(d.counters.used))
 }
 
+// IsTracked reports whether a device has counters: it has them before a program is attached
+// to it, and until after. Any goroutine may call it.
+func (d *Datapath) IsTracked(ifindex int) bool {
+	d.counters.mu.Lock()
+	defer d.counters.mu.Unlock()
+	_, tracked := d.counters.holder(d.devices[ifindex&deviceMask])
+	return tracked && d.devices[ifindex&deviceMask].Ifindex == uint32(ifindex)
+}
+
 // holder returns the device that has an entry of the table of devices.
 func (c *counterSlots) holder(device expressDevice) (ifindex int, tracked bool) {
 	ifindex, tracked = c.used[device.Counters]
