@@ -57,6 +57,7 @@ container get no work. The previous settings are saved before the first change;
 type pinFlags struct {
 	policy, steer string
 	power         bool
+	mergeUDP      bool
 	devices       []string
 	json          bool
 }
@@ -66,6 +67,7 @@ func (f *pinFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.policy, "policy", "", "placement of a device's work: none, spread, numa, single or core")
 	flags.StringVar(&f.steer, "steer", string(pin.Direct), "packets after the interrupt: none, rps (to other CPUs) or threaded (polling threads)")
 	flags.BoolVar(&f.power, "power", false, "keep the CPUs that get work out of deep idle states and at full frequency")
+	flags.BoolVar(&f.mergeUDP, "merge-udp", false, "merge datagrams of a flow that arrive together (GRO, rx-udp-gro-forwarding)")
 	flags.StringSliceVar(&f.devices, "device", nil, "only these devices, by `name` or address (default: all)")
 	cli.AddJSONFlag(cmd, &f.json)
 }
@@ -74,7 +76,7 @@ func (f *pinFlags) options(cmd *cobra.Command) (o pin.Options, err error) {
 	if f.policy == "" {
 		return o, cli.Usagef(cmd, "--policy is missing: want none, spread, numa, single or core")
 	}
-	o = pin.Options{Power: f.power, Devices: f.devices}
+	o = pin.Options{Power: f.power, MergeUDP: f.mergeUDP, Devices: f.devices}
 	if o.Policy, err = pin.ParsePolicy(f.policy); err == nil {
 		o.Steer, err = pin.ParseSteer(f.steer)
 	}

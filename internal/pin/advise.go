@@ -293,7 +293,7 @@ func candidateOptions() []Options {
 	for _, steer := range Steers {
 		for _, policy := range Policies {
 			if policy == None && steer == Direct {
-				all = append(all, Options{Policy: policy, Steer: steer, Power: true})
+				all = append(all, Options{Policy: policy, Steer: steer, Power: true}, Options{Policy: policy, Steer: steer, MergeUDP: true})
 				continue
 			}
 			all = append(all, Options{Policy: policy, Steer: steer})
@@ -310,6 +310,9 @@ func (o Options) Name() string {
 	}
 	if o.Power {
 		name += " --power"
+	}
+	if o.MergeUDP {
+		name += " --merge-udp"
 	}
 	return name
 }

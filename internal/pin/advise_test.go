@@ -184,7 +184,7 @@ func TestCandidates(t *testing.T) {
 		names = append(names, c.Name)
 	}
 	// With two CPUs and one queue, core is what spread is, and so is single.
-	want := []string{"--policy spread", "--policy numa"}
+	want := []string{"--policy none --merge-udp", "--policy spread", "--policy numa"}
 	for i, name := range want {
 		if i >= len(names) || names[i] != name {
 			t.Errorf("candidates %q, want to begin with %q", names, want)

@@ -87,6 +87,11 @@ func (h *Host) devicesOf(ns string) ([]Device, error) {
 			on := threaded != "0"
 			d.Threaded = &on
 		}
+		if features, err := h.Kernel.Features(ns, name); err == nil {
+			if on, has := features[featureOf[kindMergeUDP]]; has {
+				d.MergesUDP = &on
+			}
+		}
 		list = append(list, d)
 	}
 	return list, nil

@@ -71,7 +71,10 @@ type fakeKernel struct {
 
 func (*fakeKernel) Veths(string, []Namespace) (map[string]Veth, error) { return nil, nil }
 
-func (*fakeKernel) Features(string, string) (map[string]bool, error) { return nil, nil }
+// Features of every device are those of one that may merge datagrams.
+func (*fakeKernel) Features(string, string) (map[string]bool, error) {
+	return map[string]bool{"rx-udp-gro-forwarding": false}, nil
+}
 
 func (*fakeKernel) SetFeatures(string, string, map[string]bool) error { return nil }
 

@@ -65,7 +65,7 @@ func (l linux) Veths(ns string, others []Namespace) (map[string]Veth, error) {
 	for _, e := range ends {
 		v := Veth{}
 		if features, err := l.Features(ns, e.name); err == nil {
-			v.GRO = features[gro]
+			v.GRO = features[featureOf[kindGRO]]
 		}
 		other, found := numbered[e.peers]
 		if e.peers < 0 {

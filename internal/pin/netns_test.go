@@ -119,8 +119,36 @@ func TestThreadedVeth(t *testing.T) {
 				t.Errorf("threads %+v, %v", threads, err)
 			}
 			features, err := h.Kernel.Features(ns.Path, "p0")
-			if err != nil || !features[gro] || tsoOn(features) != "off" {
-				t.Errorf("GRO %v, TSO %s, %v", features[gro], tsoOn(features), err)
+			if err != nil || !features[featureOf[kindGRO]] || tsoOn(features) != "off" {
+				t.Errorf("GRO %v, TSO %s, %v", features[featureOf[kindGRO]], tsoOn(features), err)
+			}
+		}
+		if _, err := h.Restore(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if after := h.states(t); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+}
+
+// A veth merges datagrams with its GRO only: the plan sets both, and restores both.
+func TestMergeUDP(t *testing.T) {
+	h := pair(t)
+	before := h.states(t)
+	inScratch(t, func() {
+		p := planned(t, h, Options{Policy: None, Steer: Direct, MergeUDP: true})
+		if _, err := h.Apply(p); err != nil {
+			t.Fatal(err)
+		}
+		status, err := h.Inspect()
+		if err != nil || status.Differs > 0 {
+			t.Errorf("status %+v, %v", status, err)
+		}
+		for _, ns := range h.Namespaces {
+			features, err := h.Kernel.Features(ns.Path, "p0")
+			if err != nil || !features["rx-gro"] || !features["rx-udp-gro-forwarding"] {
+				t.Errorf("features %v, %v", features, err)
 			}
 		}
 		if _, err := h.Restore(); err != nil {

@@ -13,6 +13,9 @@ type Options struct {
 	Steer  Steer  `json:"steer"`
 	// Power keeps the CPUs that work is placed on awake and at full frequency.
 	Power bool `json:"power"`
+	// MergeUDP has GRO merge datagrams of a flow that arrive together, which is for
+	// packets that are forwarded.
+	MergeUDP bool `json:"merge_udp"`
 	// Devices are names or addresses; empty: all.
 	Devices []string `json:"devices,omitempty"`
 }
@@ -53,6 +56,7 @@ func New(s Snapshot, o Options) (Plan, error) {
 		} else {
 			p.hardware(d)
 		}
+		p.mergeUDP(d)
 	}
 	p.power()
 	p.overcommitted()
@@ -208,6 +212,30 @@ func (p *planner) irqbalance(devices []Device) {
 	})
 	if !p.Irqbalance.Unit {
 		p.note("irqbalance runs, but not below systemd: restart it yourself after apply and after restore")
+	}
+}
+
+// mergeUDP has GRO merge a device's datagrams.
+func (p *planner) mergeUDP(d Device) {
+	switch {
+	case !p.plan.MergeUDP || d.Name == "":
+		return
+	case d.MergesUDP == nil:
+		p.note("%s: this kernel does not merge datagrams that are forwarded (rx-udp-gro-forwarding; Linux 5.12 and newer do)", d.title())
+		return
+	case d.Veth != nil && p.plan.Steer != Threaded: // which adds the same
+		p.gro(d, "a veth's packets are merged only with GRO, which has it polled")
+	}
+	p.add(Setting{
+		Kind: kindMergeUDP, Netns: d.Netns, Device: d.Name, Owner: d.Owner, Now: onOff(*d.MergesUDP), Want: "on",
+		Why: "datagrams of a flow that arrive together are forwarded as one; a flow of single ones gains nothing",
+	})
+}
+
+// gro switches a veth's GRO on, if it is off.
+func (p *planner) gro(d Device, why string) {
+	if !d.Veth.GRO {
+		p.add(Setting{Kind: kindGRO, Netns: d.Netns, Device: d.Name, Owner: d.Owner, Now: "off", Want: "on", Why: why})
 	}
 }
 

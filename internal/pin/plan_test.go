@@ -28,6 +28,7 @@ func TestPlans(t *testing.T) {
 				{Policy: Core, Steer: Direct},
 				{Policy: Single, Steer: RPS},
 				{Policy: Core, Steer: Threaded, Power: true},
+				{Policy: None, Steer: Direct, MergeUDP: true},
 			} {
 				p, err := New(s, o)
 				if err != nil {
@@ -37,7 +38,7 @@ func TestPlans(t *testing.T) {
 				if err != nil || !reflect.DeepEqual(p, again) {
 					t.Errorf("another plan for the same snapshot: %v", cmp.Diff(p, again))
 				}
-				fmt.Fprintf(&b, "## %s, steer %s, power %v\n", o.Policy, o.Steer, o.Power)
+				fmt.Fprintf(&b, "## %s\n", o.Name())
 				for _, set := range p.Settings {
 					place := set.Place()
 					if set.Netns != "" {

@@ -39,12 +39,7 @@ func (p *planner) threadedVeth(d Device) {
 		p.note("%s: its other end was not found, so its TSO cannot be disabled: 'threaded' would have no effect", d.title())
 		return
 	}
-	if !d.Veth.GRO {
-		p.add(Setting{
-			Kind: kindGRO, Netns: d.Netns, Device: d.Name, Owner: d.Owner, Now: "off", Want: "on",
-			Why: "a veth is polled only with GRO; without it the kernel refuses 'threaded'",
-		})
-	}
+	p.gro(d, "a veth is polled only with GRO; without it the kernel refuses 'threaded'")
 	if d.Veth.PeerTSO {
 		p.add(Setting{
 			Kind: kindTSO, Netns: d.Veth.PeerNetns, Device: d.Veth.Peer, Owner: d.Veth.PeerOwner, Now: "on", Want: "off",

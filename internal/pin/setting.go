@@ -12,6 +12,7 @@ const (
 	kindIrqbalance Kind = "irqbalance" // Item: its file; the value: IRQBALANCE_ARGS
 	kindGRO        Kind = "gro"        // "on" or "off"
 	kindTSO        Kind = "tso"        // "on" or "off"
+	kindMergeUDP   Kind = "merge-udp"  // "on" or "off"
 	kindThreaded   Kind = "threaded"   // "0" or "1"
 	kindThreads    Kind = "threads"    // see threadsOf
 	kindIRQ        Kind = "irq"        // Item: its number; the value: a list of CPUs
@@ -24,7 +25,7 @@ const (
 // kinds are in the order in which they are applied: first those that would undo
 // or prevent the others.
 var kinds = []Kind{
-	kindIrqbalance, kindGRO, kindTSO, kindThreaded, kindThreads, kindIRQ, kindXPS, kindRPS, kindGovernor, kindIdle,
+	kindIrqbalance, kindGRO, kindTSO, kindMergeUDP, kindThreaded, kindThreads, kindIRQ, kindXPS, kindRPS, kindGovernor, kindIdle,
 }
 
 // Setting is one thing that is set.

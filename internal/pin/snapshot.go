@@ -52,6 +52,8 @@ type Device struct {
 	TX      []Queue  `json:"tx"`
 	// Threaded is whether threads poll it; nil where the kernel has none.
 	Threaded *bool `json:"threaded,omitempty"`
+	// MergesUDP is whether GRO merges datagrams that are forwarded; nil where it cannot.
+	MergesUDP *bool `json:"merges_udp,omitempty"`
 	// Veth is nil for hardware.
 	Veth *Veth `json:"veth,omitempty"`
 }

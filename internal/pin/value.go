@@ -52,7 +52,7 @@ func (h *Host) value(s Setting) (string, error) {
 	switch s.Kind {
 	case kindIrqbalance:
 		return h.irqbalanceArgs(s.Item)
-	case kindGRO, kindTSO:
+	case kindGRO, kindTSO, kindMergeUDP:
 		features, err := h.Kernel.Features(s.Netns, s.Device)
 		if err != nil {
 			return "", err
@@ -60,7 +60,7 @@ func (h *Host) value(s Setting) (string, error) {
 		if s.Kind == kindTSO {
 			return tsoOn(features), nil
 		}
-		return onOff(features[gro]), nil
+		return onOff(features[featureOf[s.Kind]]), nil
 	case kindThreads:
 		threads, err := h.Kernel.Threads(s.Netns, s.Device)
 		return threadsText(threads), err
@@ -84,8 +84,8 @@ func (h *Host) setValue(s Setting, value string) error {
 	switch s.Kind {
 	case kindIrqbalance:
 		return h.setIrqbalance(s.Item, value)
-	case kindGRO:
-		return h.Kernel.SetFeatures(s.Netns, s.Device, map[string]bool{gro: value == "on"})
+	case kindGRO, kindMergeUDP:
+		return h.Kernel.SetFeatures(s.Netns, s.Device, map[string]bool{featureOf[s.Kind]: value == "on"})
 	case kindTSO:
 		return h.setTSO(s, value)
 	case kindThreads:
@@ -191,8 +191,8 @@ func (h *Host) effective(s Setting) string {
 	return text
 }
 
-// gro is the kernel's name of it.
-const gro = "rx-gro"
+// featureOf has the kernel's names of features.
+var featureOf = map[Kind]string{kindGRO: "rx-gro", kindMergeUDP: "rx-udp-gro-forwarding"}
 
 // isTSO recognises the features of TSO by their names: there is one for each kind of
 // TCP, and newer kernels have more.
