@@ -58,10 +58,12 @@ type Daemon struct {
 	composer  *composer.Composer
 	tcp       *composer.TCP
 	pulse     *service.Pulse // of the loop
-	sweeper   sweeper        // of the table
+	watchdog  *service.Watchdog
+	sweeper   sweeper // of the table
 	silent    silent
 	looked    time.Time     // at what others do, by the loop
-	seen      time.Time     // when the last such look was made that came to its end
+	seen      time.Time     // when the last such look at devices was made that came to its end
+	policed   time.Time     // when rules that are not announced were looked at
 	noted     uint64        // the last change of the network that hooks have noted
 	topology  atomic.Uint64 // and the last one that they have to
 	counts    counts
@@ -69,11 +71,11 @@ type Daemon struct {
 	namer  *discover.Namer
 	owners owners
 
-	ctx    context.Context // ends with Run
-	stop   context.CancelFunc
-	calls  chan func()          // of API clients, run in the loop
-	news   <-chan changes.Event // of the network, once the loop runs
-	naming sync.WaitGroup       // goroutines that follow the owners of devices
+	ctx     context.Context // ends with Run
+	stop    context.CancelFunc
+	calls   chan func()    // of API clients, run in the loop
+	sources sources        // once the loop runs
+	naming  sync.WaitGroup // goroutines that follow the owners of devices
 }
 
 // Run works until ctx ends or a client stops it, then removes everything that
@@ -95,7 +97,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	d := &Daemon{
 		opts: o, log: o.Logger, started: time.Now(), ctx: ctx, stop: stop,
-		namer: discover.NewNamer(), pulse: service.NewPulse(), sweeper: newSweeper(), silent: silent{files: sysctl.NewReader()},
+		namer: discover.NewNamer(), pulse: service.NewPulse(), watchdog: service.NewWatchdog(), sweeper: newSweeper(), silent: silent{files: sysctl.NewReader()},
 		calls: make(chan func()),
 	}
 	defer func() { stop(); d.naming.Wait(); err = errors.Join(err, d.namer.Close()) }()
@@ -173,7 +175,7 @@ func (d *Daemon) load(pinDir string) error {
 // assemble connects the modules. Each is given what it asks of the others.
 func (d *Daemon) assemble() (err error) {
 	c := d.opts.Config
-	d.heartbeat = newHeartbeat(d.dp, d.log)
+	d.heartbeat = newHeartbeat(d.dp, d.log, d.sees)
 	d.policy, err = openPolicy(rules.Options{ExactCounters: c.ExactCounters}, d.log, d.heartbeat.beatDuring)
 	if err != nil {
 		return err

@@ -23,6 +23,7 @@ const beatInterval = 200 * time.Millisecond
 type heartbeat struct {
 	dp  *datapath.Datapath
 	log *slog.Logger
+	may func(now time.Time) bool // whether it may be written, by what the loop knows of the devices
 
 	mu      sync.Mutex // guards the fields below, and is held while the heartbeat is written
 	changed uint64     // changes of the rules
@@ -34,10 +35,10 @@ type heartbeat struct {
 	unknown metrics.Times // how long there were such changes, each time since the start
 }
 
-// newHeartbeat returns that of a datapath. The rules that exist have not been
-// read.
-func newHeartbeat(dp *datapath.Datapath, log *slog.Logger) *heartbeat {
-	return &heartbeat{dp: dp, log: log, changed: 1}
+// newHeartbeat returns that of a datapath, for the loop to write while may is true. The
+// rules that exist have not been read.
+func newHeartbeat(dp *datapath.Datapath, log *slog.Logger, may func(now time.Time) bool) *heartbeat {
+	return &heartbeat{dp: dp, log: log, may: may, changed: 1}
 }
 
 // newGeneration makes every decision stale at once. Any goroutine may call it.
@@ -85,11 +86,12 @@ func (h *heartbeat) rulesRead(change uint64) {
 func (h *heartbeat) beat() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.paused || h.read != h.changed {
+	now := time.Now()
+	if h.paused || h.read != h.changed || !h.may(now) {
 		return nil
 	}
 	h.beats++
-	h.last = time.Now()
+	h.last = now
 	return h.dp.Beat()
 }
 

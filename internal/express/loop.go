@@ -12,7 +12,6 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/rules"
 	"github.com/scon-project/scon/internal/host/changes"
-	"github.com/scon-project/scon/internal/service"
 )
 
 // lookInterval is the time between two looks at what the kernel does not announce, and
@@ -58,22 +57,12 @@ func (s *sweeper) piece(fn func(from uint32) (next uint32)) {
 func (d *Daemon) loop(ctx context.Context, s sources) error {
 	beat := time.NewTicker(beatInterval) // the only timer of an idle daemon
 	defer beat.Stop()
-	watchdog := service.NewWatchdog()
-	writeBeat := func() error {
-		now := time.Now()
-		if err := d.beat(now); err != nil {
-			return err
-		}
-		watchdog.Beat(now)
-		d.pulse.Beat()
-		return nil
-	}
-	d.news = s.changes
+	d.sources = s
 	for {
 		// A beat that is due waits for nothing else.
 		select {
 		case <-beat.C:
-			if err := writeBeat(); err != nil {
+			if err := d.beat(time.Now()); err != nil {
 				return err
 			}
 		default:
@@ -122,7 +111,7 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 			}
 			d.sweeper.piece(d.sweepPiece)
 		case <-beat.C:
-			if err := writeBeat(); err != nil {
+			if err := d.beat(time.Now()); err != nil {
 				return err
 			}
 		}
@@ -154,7 +143,7 @@ func (d *Daemon) note(c changes.Event) {
 		d.hooks.Note(c)
 		d.noted = c.Number
 		select {
-		case c, queued = <-d.news:
+		case c, queued = <-d.sources.changes:
 		default:
 			queued = false
 		}
@@ -162,49 +151,66 @@ func (d *Daemon) note(c changes.Event) {
 }
 
 // goOn runs wait outside the loop: it reads or hooks devices, and may wait for the kernel's
-// lock of rtnetlink again and again. Meanwhile the loop writes the heartbeat, takes in
-// rules that have changed, looks at what the kernel does not announce but of devices, and
-// answers clients.
+// lock of rtnetlink again and again. Meanwhile the loop does what is no matter of devices.
 func (d *Daemon) goOn(wait func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		wait()
 	}()
-	news := d.news
-	if news == nil { // the loop does not run yet
+	if d.sources.changes == nil { // the loop does not run yet
 		<-done
 		return
 	}
 	beat := time.NewTicker(beatInterval)
 	defer beat.Stop()
-	looked := time.Now()
 	for {
 		var err error
 		select {
 		case <-done:
 			return
-		case c, ok := <-news:
+		case <-d.ctx.Done():
+			d.endWith(done)
+			return
+		case c, ok := <-d.sources.changes:
 			if !ok {
-				news = nil // the loop hears of that
-				continue
+				d.endWith(done)
+				return
 			}
 			d.note(c)
 			err = d.readRules(time.Now())
+		case gone, ok := <-d.sources.destroyed:
+			if !ok {
+				d.endWith(done)
+				return
+			}
+			d.destroyed(gone)
 		case call := <-d.calls:
 			call()
-		case now := <-beat.C:
-			d.pollSilent(now)
-			if now.Sub(looked) >= lookInterval {
-				looked = now
-				err = d.pollRules(now)
-			}
-			err = errors.Join(err, d.writeBeat(now))
+		case <-beat.C:
+			err = d.beatMeanwhile(time.Now())
 		}
 		if err != nil {
 			d.log.Error("going on while devices are read or hooked", "error", err)
 		}
 	}
+}
+
+// endWith waits for done when the loop is about to end, as nobody hears of changes any more.
+func (d *Daemon) endWith(done <-chan struct{}) {
+	d.heartbeat.makeInert()
+	<-done
+}
+
+// beatMeanwhile is beat while devices are read or hooked.
+func (d *Daemon) beatMeanwhile(now time.Time) error {
+	if d.dp.EndsLost() {
+		d.endsLost()
+	}
+	d.composer.Recheck(now)
+	d.pollSilent(now)
+	d.pollRules(now)
+	return errors.Join(d.readRules(now), d.writeBeat(now))
 }
 
 // destroyed takes the end of a connection in conntrack.
@@ -314,12 +320,20 @@ func (d *Daemon) beat(now time.Time) error {
 	return d.writeBeat(now)
 }
 
-// writeBeat writes the heartbeat, unless the programs have to be inert.
+// writeBeat writes the heartbeat.
 func (d *Daemon) writeBeat(now time.Time) error {
-	if d.table.Len() > 0 && now.Sub(d.seen) > longestBlind {
-		return nil
+	if err := d.heartbeat.beat(); err != nil {
+		return err
 	}
-	return d.heartbeat.beat()
+	d.watchdog.Beat(now)
+	d.pulse.Beat()
+	return nil
+}
+
+// sees reports whether what packets must pass at devices is known well enough for
+// decisions to hold.
+func (d *Daemon) sees(now time.Time) bool {
+	return !d.hooks.Unsettled() && (d.table.Len() == 0 || now.Sub(d.seen) <= longestBlind)
 }
 
 // rests reports whether nothing has to be looked at: there is no decision that relies on
@@ -333,14 +347,17 @@ func (d *Daemon) rests(now time.Time) bool {
 // begins to search for idle Conentries.
 func (d *Daemon) look(now time.Time) error {
 	d.pollSilent(now)
-	if now.Sub(d.looked) < lookInterval {
-		return nil
+	due := now.Sub(d.looked) >= lookInterval
+	if due {
+		d.looked = now
+		d.sweeper.start()
+		d.hooks.Poll(now)
+		d.seen = now
 	}
-	d.looked = now
-	d.sweeper.start()
-	d.hooks.Poll(now)
-	d.seen = now
-	return d.pollRules(now)
+	if d.pollRules(now) || due {
+		return d.readRules(now)
+	}
+	return nil
 }
 
 // pollSilent looks at what the kernel does not announce and leases rely on.
@@ -365,8 +382,13 @@ func (d *Daemon) sweepPiece(from uint32) (next uint32) {
 	return d.table.Sweep(from, pieceSlots, now)
 }
 
-// pollRules looks at functions of others and at rules that the kernel does not announce.
-func (d *Daemon) pollRules(now time.Time) error {
+// pollRules looks at functions of others and at rules that the kernel does not announce,
+// if it has not for a second.
+func (d *Daemon) pollRules(now time.Time) (looked bool) {
+	if now.Sub(d.policed) < lookInterval {
+		return false
+	}
+	d.policed = now
 	reread := func(reason string) {
 		d.policy.Lost(reason)
 		d.stale(changes.Event{Kind: changes.Ruleset, Reason: reason})
@@ -378,7 +400,7 @@ func (d *Daemon) pollRules(now time.Time) error {
 		d.stale(changes.Event{Kind: changes.Ruleset, Reason: "iptables-legacy changed without its lock"})
 	}
 	d.policy.checkIn(now, d.inLoop, func() { reread("rules that were followed differ from the kernel's") })
-	return d.readRules(now)
+	return true
 }
 
 // readRules reads the rules if they have changed since, or could not be read,
@@ -400,7 +422,7 @@ func (d *Daemon) readRules(now time.Time) error {
 		d.rulesChanged(c, now)
 	}
 	d.heartbeat.rulesRead(change)
-	return d.writeBeat(now)
+	return d.heartbeat.beat()
 }
 
 // rulesChanged applies a change of the rules: the decisions that it concerns are

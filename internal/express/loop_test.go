@@ -3,6 +3,7 @@ package express
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/scon-project/scon/internal/express/composer"
 	"github.com/scon-project/scon/internal/express/conntrack"
@@ -104,10 +105,24 @@ func TestEventsAhead(t *testing.T) {
 // While the devices are read or hooked, clients are answered.
 func TestGoOn(t *testing.T) {
 	d := idle(t)
-	d.news, d.calls = make(chan changes.Event), make(chan func())
+	d.ctx, d.calls, d.sources.changes = t.Context(), make(chan func()), make(chan changes.Event)
 	d.goOn(func() {
 		answered := make(chan struct{})
 		d.calls <- func() { close(answered) }
 		<-answered
 	})
+}
+
+// Rules are not taken in before the devices are known that they may be about.
+func TestRulesWaitForDevices(t *testing.T) {
+	d := idle(t)
+	d.heartbeat = newHeartbeat(nil, nil, nil)
+	d.topology.Store(2)
+	d.noted = 1
+	if err := d.readRules(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, unread := d.heartbeat.unread(); !unread {
+		t.Error("they were read before a change of devices was noted")
+	}
 }

@@ -84,6 +84,19 @@ func TestScope(t *testing.T) {
 	}
 }
 
+// What containers send to their bridge is not routed any more once the bridge's own entry
+// is gone from its table, though no program is at the bridge.
+func TestBridgeForgetsItself(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	c := b.Outgoing("udp", 1).GoExpress()
+	b.Sh(lab.Device, fmt.Sprintf("bridge fdb del %v dev docker0 self", b.BridgeMAC()))
+	time.Sleep(20 * time.Millisecond) // nothing tells when the message was read
+	if c.Ping() == nil {
+		t.Error("a packet passes that the bridge does not give to IP")
+	}
+}
+
 // macIn returns the MAC address of a node's eth0.
 func macIn(b *scontest.Bed, node string) (mac net.HardwareAddr) {
 	b.T.Helper()

@@ -21,7 +21,6 @@ type delivery struct {
 	log           *slog.Logger
 	newGeneration func(reason string)
 	hasConentries func(ifindex int) bool
-	goOn          func(wait func())
 }
 
 // reception is what was set for a port.
@@ -34,36 +33,22 @@ type reception struct {
 // unknownPair is why packets take the queue of a container that is not identified.
 const unknownPair = "it is not known how the container receives packets"
 
-// sight is how a container receives, as polled.
-type sight struct {
-	port    *Port
-	netkit  netkitPrograms
-	changed bool // it receives otherwise than was set
-}
-
-// look reads how a container receives, and sets nothing.
-func (d *delivery) look(p *Port) sight {
-	s := sight{port: p, netkit: d.netkitPrograms(p)}
-	if p.pair != nil {
-		r, err := p.pair.Reception(d.links, p.MTU)
-		s.changed = err == nil && !p.delivery.is(r)
+// changed reports whether a container may receive, or hand over packets, otherwise than was
+// set.
+func (d *delivery) changed(p *Port) bool {
+	if has := d.netkitPrograms(p); has.err != nil || has.foreign != p.netkit.foreign || has.past != p.netkit.past {
+		return true
 	}
-	return s
-}
-
-// take sets what look has found.
-func (d *delivery) take(s sight) {
-	d.setNetkit(s.port, s.netkit)
-	if s.changed {
-		d.set(s.port)
+	if p.pair == nil {
+		return false
 	}
+	r, err := p.pair.Reception(d.links, p.MTU)
+	return err == nil && !p.delivery.is(r)
 }
 
 // set reads and writes how a port delivers.
 func (d *delivery) set(p *Port) {
-	var r discover.Reception
-	var err error
-	d.goOn(func() { r, err = d.reception(p) })
+	r, err := d.reception(p)
 	d.write(p, r, err)
 }
 

@@ -4,7 +4,7 @@
 //
 // Hooks owns what is attached where, and what is known of the devices on the
 // regular path. It belongs to the daemon's loop: no other goroutine may call its
-// methods. It learns of changes by Note and scans the devices once for a
+// methods. What waits for the kernel runs outside the loop by Options.GoOn. It learns of changes by Note and scans the devices once for a
 // burst; Poll finds what the kernel does not announce.
 package hooks
 
@@ -59,8 +59,8 @@ type Options struct {
 	// DevicesChanged says that rules may name other devices for packets of
 	// containers than before.
 	DevicesChanged func()
-	// GoOn runs what takes long and touches nothing of Hooks, while the loop goes on
-	// with what does not scan the devices.
+	// GoOn runs what takes long outside the loop, which goes on meanwhile: it calls any
+	// method but Scan, Rescan, Update, Poll and SetContainer.
 	GoOn func(wait func())
 }
 
@@ -113,7 +113,7 @@ func New(o Options) (*Hooks, error) {
 		blocked:  make(map[int]string),
 		uplinks:  make(map[int]discover.Uplink),
 		attacher: attacher{dp: o.Datapath, log: o.Logger, goOn: o.GoOn},
-		delivery: delivery{dp: o.Datapath, links: links, log: o.Logger, newGeneration: o.NewGeneration, hasConentries: o.HasConentries, goOn: o.GoOn},
+		delivery: delivery{dp: o.Datapath, links: links, log: o.Logger, newGeneration: o.NewGeneration, hasConentries: o.HasConentries},
 		steering: make(steering),
 		tunnels: tunnels{
 			dp: o.Datapath, log: o.Logger, newGeneration: o.NewGeneration, touches: o.TouchesTunnel,
@@ -209,9 +209,7 @@ func (h *Hooks) survey(changed dirty, lenient bool) (s survey, err error) {
 	s.blocked, s.changed = make(map[int]string), make(map[int]received)
 	for _, p := range s.topology.Ports {
 		if hooked := h.ports[p.Index]; hooked != nil && changed.has(p) {
-			is := *hooked
-			is.Port = p
-			r, err := h.delivery.reception(&is)
+			r, err := h.delivery.reception(&Port{Port: p, pair: hooked.pair})
 			s.changed[p.Index] = received{r, err}
 		}
 		// Read again only if it may have changed: thousands may wait to be hooked.
@@ -309,14 +307,16 @@ func (h *Hooks) unhookable(ifindex int) string {
 // Poll reads what the kernel does not announce: how containers receive,
 // packet steering, how long bridges keep MAC addresses, and programs of others. The loop calls it once a second.
 func (h *Hooks) Poll(now time.Time) {
-	var sights []sight
+	var ports []*Port // that deliver otherwise than was set
 	var changed string
 	var moves []datapath.Attached
 	ageing := h.ageing
 	h.opts.GoOn(func() {
 		ageing = ageing.ask(h.path.bridges(), now)
 		for _, p := range h.ports {
-			sights = append(sights, h.delivery.look(p))
+			if h.delivery.changed(p) {
+				ports = append(ports, p)
+			}
 		}
 		changed, moves = h.programs.poll(h.places(), h.opts.Datapath.Mode() == "tcx", now)
 		if dev := h.path.changedXDP(h.delivery.links); dev != "" {
@@ -324,31 +324,25 @@ func (h *Hooks) Poll(now time.Time) {
 		}
 	})
 	h.ageing = ageing
-	for _, s := range sights {
-		h.delivery.take(s)
+	// A bridge that steers its packets to other CPUs lets those of one container overtake
+	// each other: its ports are not hooked.
+	if h.steering.poll(h.opts.Logger) {
+		h.opts.NewGeneration("packet steering at a bridge")
+		h.schedule.dirty.all, h.schedule.urgent = true, true
+	}
+	if changed != "" { // express packets may have skipped them until now
+		h.opts.FiltersChanged(changed)
+		h.schedule.dirty.all, h.schedule.urgent = true, true
+	}
+	for _, p := range ports {
+		h.delivery.setNetkit(p, h.delivery.netkitPrograms(p))
+		h.delivery.set(p)
 	}
 	h.SetTunnels()
 	for _, m := range moves {
 		h.attacher.move(m)
 	}
-	// A bridge that steers its packets to other CPUs lets those of one container overtake
-	// each other: its ports are not hooked.
-	steered := h.steering.poll(h.opts.Logger)
-	if steered {
-		h.opts.NewGeneration("packet steering at a bridge")
-	}
-	if changed != "" { // express packets may have skipped them until now
-		h.opts.FiltersChanged(changed)
-	}
-	if steered || changed != "" {
-		h.rescanAll()
-	}
-}
-
-// rescanAll scans all devices again, whatever was noted: what packets must pass has changed.
-func (h *Hooks) rescanAll() {
-	h.schedule.dirty.all, h.schedule.urgent = true, true
-	h.Rescan()
+	h.Update()
 }
 
 // places are the sides of devices that packets of containers pass, and SCON's

@@ -63,7 +63,10 @@ func (h *Hooks) SetContainer(i Identified) {
 		i.port.Container = c
 	}
 	h.withhold(i.port, !unnamed && h.declared.isIdentified(i.container))
-	h.delivery.set(i.port)
+	var r discover.Reception
+	var err error
+	h.opts.GoOn(func() { r, err = h.delivery.reception(i.port) })
+	h.delivery.write(i.port, r, err)
 }
 
 // Identify searches for the container behind a hooked port again.

@@ -97,7 +97,7 @@ func TestDeliveryOfRemovedPort(t *testing.T) {
 	for _, kind := range []string{discover.Netkit, "veth"} {
 		log, text := newLog()
 		d := delivery{dp: new(datapath.Datapath), log: log, newGeneration: func(reason string) { t.Errorf("new generation: %s", reason) },
-			hasConentries: func(int) bool { return true }, goOn: func(wait func()) { wait() }}
+			hasConentries: func(int) bool { return true }}
 		p := &Port{Port: discover.Port{Index: removedIndex, Name: "veth1", Kind: kind, Qdisc: "noqueue"}}
 		p.delivery.queue = "as it was"
 		d.set(p)

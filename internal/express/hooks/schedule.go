@@ -11,14 +11,17 @@ import (
 // go: where many do, one scan serves dozens.
 const scanInterval = 100 * time.Millisecond
 
+// failedInterval is the time from a scan that failed to the next one.
+const failedInterval = time.Second
+
 // schedule decides when the devices are scanned.
 type schedule struct {
 	dirty    dirty
-	topology bool // noted since the last scan
-	urgent   bool
+	urgent   bool // noted since a scan began
 	settling bool // a scan is under way because of an urgent change
+	scanning bool
 	scanned  time.Time
-	due      time.Time // of a scan that can wait, zero if there is none
+	due      time.Time // of the next scan, zero if none is needed
 	timer    *time.Timer
 }
 
@@ -32,26 +35,21 @@ func newSchedule() schedule {
 func (s *schedule) begin() (changed dirty) {
 	changed = s.dirty
 	s.dirty, s.due, s.scanned = dirty{}, time.Time{}, time.Now()
-	s.topology, s.urgent, s.settling = false, false, s.urgent
+	s.scanning, s.settling, s.urgent = true, s.urgent, false
 	s.timer.Stop()
 	return changed
 }
 
-// end says that a scan has ended. What was noted meanwhile needs another one.
+// end says that a scan has ended. One that failed is repeated.
 func (s *schedule) end(err error) {
-	s.settling = false
 	if err != nil {
-		s.dirty.all = true
+		s.dirty.all, s.urgent = true, s.urgent || s.settling
+		s.scanIn(failedInterval)
 	}
-	switch {
-	case s.urgent:
-		s.scanIn(0)
-	case s.topology:
-		s.scanIn(scanInterval)
-	}
+	s.scanning, s.settling = false, false
 }
 
-// scanIn scans the devices after some time, or sooner if that is due.
+// scanIn has the devices scanned after some time, or sooner if that is due.
 func (s *schedule) scanIn(after time.Duration) {
 	due := time.Now().Add(after)
 	if s.due.IsZero() || due.Before(s.due) {
@@ -63,24 +61,25 @@ func (s *schedule) scanIn(after time.Duration) {
 // Due fires when the loop has to call Rescan.
 func (h *Hooks) Due() <-chan time.Time { return h.schedule.timer.C }
 
-// Note takes a change of the network. The loop calls Update after a burst.
+// Note takes a change of the network, and has the devices scanned by Due if it requires
+// that: at once or a little later.
 func (h *Hooks) Note(c changes.Event) {
 	if !c.Topology {
 		return
 	}
 	s := &h.schedule
-	s.topology, s.urgent = true, s.urgent || h.isUrgent(c)
 	s.dirty.add(c)
+	if s.urgent = s.urgent || h.isUrgent(c); s.urgent {
+		s.scanIn(0)
+	} else {
+		s.scanIn(time.Until(s.scanned.Add(scanInterval)))
+	}
 }
 
-// Update scans the devices if the changes that were noted require it, at once
-// or a little later.
+// Update scans the devices now if an urgent change was noted.
 func (h *Hooks) Update() {
-	switch s := &h.schedule; {
-	case s.urgent:
+	if h.schedule.urgent {
 		h.Rescan()
-	case s.topology:
-		s.scanIn(time.Until(s.scanned.Add(scanInterval)))
 	}
 }
 
@@ -93,6 +92,9 @@ func (h *Hooks) Unsettled() bool { return h.schedule.urgent || h.schedule.settli
 func (h *Hooks) isUrgent(c changes.Event) bool {
 	if c.Kind != changes.Link && c.Kind != changes.Filter {
 		return true
+	}
+	if h.schedule.scanning && c.Stale && !c.Gone {
+		return true // its device may be one that is being hooked
 	}
 	if c.Ifindex == 0 {
 		return c.Kind == changes.Filter

@@ -101,7 +101,8 @@ func (k *known) fdbMessage(n ndmsg, valid bool) (Event, bool) {
 	is := fdbEntry{n.ifindex, n.dst, n.master != 0 && n.state&unix.NUD_PERMANENT != 0}
 	was, old := k.fdb[key]
 	e := Event{Kind: FDB, Ifindex: int(n.ifindex), Stale: true}
-	if n.master != 0 { // a bridge's, not a tunnel's
+	// An address of the bridge's own, which a port's may be, concerns what is routed.
+	if n.master != 0 && !was.permanent && !is.permanent { // a bridge's, not a tunnel's
 		e.Scope.Ports[0] = int(n.ifindex)
 		if was.port != n.ifindex {
 			e.Scope.Ports[1] = int(was.port)
