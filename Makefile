@@ -136,7 +136,7 @@ test-kernels:
 	$(Q)go test -timeout 6h -v ./test/kernels -full
 
 # Packages in Debian's systems with Docker: installed, upgraded under traffic, removed; the image; the chart.
-test-packages: root
+test-packages: root build
 	$(Q)scripts/install-deps.sh build packages image kernels arm64
 	$(Q)go test -vet=off -count=1 -timeout 2h -p 1 -v ./test/packages ./test/image ./test/helm -full
 

@@ -12,6 +12,20 @@ awk -v version="$1" -v now="$now" '
 			printf "\n -- SCON project <scon@scon-project.example>  %s\n\n", when
 		}
 	}
+	# put prints a line of Markdown in lines of 80 columns at most.
+	function put(indent, text,   n, words, line, i) {
+		n = split(text, words, " ")
+		line = indent words[1]
+		for (i = 2; i <= n; i++) {
+			if (length(line " " words[i]) > 80) {
+				print line
+				line = "    " words[i]
+			} else {
+				line = line " " words[i]
+			}
+		}
+		print line
+	}
 	/^## \[/ {
 		finish()
 		open = 1
@@ -27,7 +41,7 @@ awk -v version="$1" -v now="$now" '
 	}
 	!open || /^$/ || /^\[/ { next }
 	/^### / { printf "\n  [ %s ]\n", substr($0, 5); next }
-	/^- / { print "  * " substr($0, 3); next }
-	{ print "  " $0 }
+	/^- / { put("  * ", substr($0, 3)); next }
+	{ put("    ", $0) }
 	END { finish() }
-' | fold --spaces --width=78 | sed 's/^\([^ ]\)/    \1/; s/^    \(scon (\)/\1/; s/[ ]*$//'
+'

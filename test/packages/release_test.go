@@ -126,12 +126,13 @@ func TestVersion(t *testing.T) {
 
 // The changelog is Debian's: dpkg-parsechangelog, where it is installed, reads it.
 func TestDebianChangelog(t *testing.T) {
-	const changelog = "# Changelog\n\nWords.\n\n## [Unreleased]\n\n### Added\n\n- A thing\n  of two lines.\n\n## [1.0.0] - 2026-02-03\n\n- First.\n"
+	const changelog = "# Changelog\n\nWords.\n\n## [Unreleased]\n\n### Added\n\n- A thing\n  of two lines, of which the second one is as long as lines of Markdown may be, and becomes two.\n\n## [1.0.0] - 2026-02-03\n\n- First.\n"
 	const want = `scon (1.1.0) unstable; urgency=medium
 
   [ Added ]
   * A thing
-    of two lines.
+    of two lines, of which the second one is as long as lines of Markdown may
+    be, and becomes two.
 
  -- SCON project <scon@scon-project.example>  Fri, 02 Jan 1970 00:00:00 +0000
 

@@ -3,7 +3,7 @@
 set -e
 trace() { find / -xdev \( -path /proc -o -path /old -o -path /new -o -path /var/lib/rpm \) -prune -o -name '*scon*' -print | sort; }
 trace >/tmp/before
-quiet() { "$@" 2>&1 | grep -v -e '^rpm: ' -e '/sys/fs/bpf' || true; }
+quiet() { "$@" 2>&1 | grep -v -e '^rpm: ' -e ' saved as ' -e '/sys/fs/bpf' || true; }
 
 quiet rpm --install --nodeps /old/*.rpm
 rpm --verify --nodeps scon scon-startup scon-pipe libsconpipe0 && echo 'installed: whole'
