@@ -29,6 +29,7 @@ type heartbeat struct {
 	changed uint64     // changes of the rules
 	read    uint64     // those of them that the loop has read
 	paused  bool
+	ended   bool
 	beats   uint64        // since the start
 	last    time.Time     // of them
 	since   time.Time     // of the first change that was not read
@@ -87,7 +88,7 @@ func (h *heartbeat) beat() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	if h.paused || h.read != h.changed || !h.may(now) {
+	if h.paused || h.ended || h.read != h.changed || !h.may(now) {
 		return nil
 	}
 	h.beats++
@@ -172,6 +173,14 @@ const restTime = 20 * time.Millisecond
 func (h *heartbeat) rest() {
 	h.makeInert()
 	time.Sleep(restTime)
+}
+
+// end makes the programs inert for as long as the daemon lives.
+func (h *heartbeat) end() {
+	h.mu.Lock()
+	h.ended = true
+	h.mu.Unlock()
+	h.makeInert()
 }
 
 // makeInert takes the heartbeat back.

@@ -198,7 +198,7 @@ func (d *Daemon) goOn(wait func()) {
 
 // endWith waits for done when the loop is about to end, as nobody hears of changes any more.
 func (d *Daemon) endWith(done <-chan struct{}) {
-	d.heartbeat.makeInert()
+	d.heartbeat.end()
 	<-done
 }
 
@@ -353,6 +353,7 @@ func (d *Daemon) look(now time.Time) error {
 		d.sweeper.start()
 		d.hooks.Poll(now)
 		d.seen = now
+		d.hooks.Update()
 	}
 	if d.pollRules(now) || due {
 		return d.readRules(now)

@@ -36,8 +36,11 @@ const unknownPair = "it is not known how the container receives packets"
 // changed reports whether a container may receive, or hand over packets, otherwise than was
 // set.
 func (d *delivery) changed(p *Port) bool {
-	if has := d.netkitPrograms(p); has.err != nil || has.foreign != p.netkit.foreign || has.past != p.netkit.past {
-		return true
+	if p.Kind == discover.Netkit && d.dp.Mode() == "tcx" {
+		has := d.netkitPrograms(p)
+		if has.foreign != p.netkit.foreign || has.past != p.netkit.past || (has.past == "") != p.netkit.hooked {
+			return true
+		}
 	}
 	if p.pair == nil {
 		return false

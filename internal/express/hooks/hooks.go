@@ -156,10 +156,11 @@ func (h *Hooks) Rescan() {
 // which takes longest.
 func (h *Hooks) scan(lenient bool) (err error) {
 	changed := h.schedule.begin()
-	defer func() { h.schedule.end(err) }()
+	defer h.schedule.end()
 	var s survey
 	h.opts.GoOn(func() { s, err = h.survey(changed, lenient) })
 	if err != nil {
+		h.schedule.again()
 		return err
 	}
 	h.skipped, h.qdiscs, h.unhooked, h.blocked, h.ageing = s.topology.Skipped, s.topology.Qdiscs, nil, s.blocked, s.ageing
@@ -175,7 +176,11 @@ func (h *Hooks) scan(lenient bool) (err error) {
 	if !s.whole {
 		return nil // what is gone was unhooked
 	}
-	return h.dropStale()
+	if err := h.dropStale(); err != nil {
+		h.schedule.dirty.all = true
+		return err
+	}
+	return nil
 }
 
 // survey is what a scan reads of the devices. The kernel's lock of rtnetlink, which each
@@ -305,7 +310,8 @@ func (h *Hooks) unhookable(ifindex int) string {
 }
 
 // Poll reads what the kernel does not announce: how containers receive,
-// packet steering, how long bridges keep MAC addresses, and programs of others. The loop calls it once a second.
+// packet steering, how long bridges keep MAC addresses, and programs of others. The loop
+// calls it once a second, and Update behind it.
 func (h *Hooks) Poll(now time.Time) {
 	var ports []*Port // that deliver otherwise than was set
 	var changed string
@@ -328,11 +334,11 @@ func (h *Hooks) Poll(now time.Time) {
 	// each other: its ports are not hooked.
 	if h.steering.poll(h.opts.Logger) {
 		h.opts.NewGeneration("packet steering at a bridge")
-		h.schedule.dirty.all, h.schedule.urgent = true, true
+		h.schedule.mustScan()
 	}
 	if changed != "" { // express packets may have skipped them until now
 		h.opts.FiltersChanged(changed)
-		h.schedule.dirty.all, h.schedule.urgent = true, true
+		h.schedule.mustScan()
 	}
 	for _, p := range ports {
 		h.delivery.setNetkit(p, h.delivery.netkitPrograms(p))
@@ -342,7 +348,6 @@ func (h *Hooks) Poll(now time.Time) {
 	for _, m := range moves {
 		h.attacher.move(m)
 	}
-	h.Update()
 }
 
 // places are the sides of devices that packets of containers pass, and SCON's

@@ -17,8 +17,9 @@ const failedInterval = time.Second
 // schedule decides when the devices are scanned.
 type schedule struct {
 	dirty    dirty
-	urgent   bool // noted since a scan began
-	settling bool // a scan is under way because of an urgent change
+	urgent   bool // the next scan cannot wait
+	open     bool // something was noted before which nothing may go express
+	settling bool // and a scan is under way because of that
 	scanning bool
 	scanned  time.Time
 	due      time.Time // of the next scan, zero if none is needed
@@ -35,19 +36,23 @@ func newSchedule() schedule {
 func (s *schedule) begin() (changed dirty) {
 	changed = s.dirty
 	s.dirty, s.due, s.scanned = dirty{}, time.Time{}, time.Now()
-	s.scanning, s.settling, s.urgent = true, s.urgent, false
+	s.scanning, s.settling, s.open, s.urgent = true, s.open, false, false
 	s.timer.Stop()
 	return changed
 }
 
-// end says that a scan has ended. One that failed is repeated.
-func (s *schedule) end(err error) {
-	if err != nil {
-		s.dirty.all, s.urgent = true, s.urgent || s.settling
-		s.scanIn(failedInterval)
-	}
-	s.scanning, s.settling = false, false
+// end says that a scan has ended.
+func (s *schedule) end() { s.scanning, s.settling = false, false }
+
+// again has a scan repeated that has taken up nothing.
+func (s *schedule) again() {
+	s.open = s.open || s.settling
+	s.urgent, s.dirty.all = s.urgent || s.open, true
+	s.scanIn(failedInterval)
 }
+
+// mustScan has everything scanned before anything goes express.
+func (s *schedule) mustScan() { s.dirty.all, s.urgent, s.open = true, true, true }
 
 // scanIn has the devices scanned after some time, or sooner if that is due.
 func (s *schedule) scanIn(after time.Duration) {
@@ -69,7 +74,8 @@ func (h *Hooks) Note(c changes.Event) {
 	}
 	s := &h.schedule
 	s.dirty.add(c)
-	if s.urgent = s.urgent || h.isUrgent(c); s.urgent {
+	s.open = s.open || h.unsettles(c)
+	if s.urgent = s.urgent || s.open || h.isUrgent(c); s.urgent {
 		s.scanIn(0)
 	} else {
 		s.scanIn(time.Until(s.scanned.Add(scanInterval)))
@@ -83,9 +89,9 @@ func (h *Hooks) Update() {
 	}
 }
 
-// Unsettled reports whether packets may be forwarded wrongly until a scan of the devices
-// that is due or under way has taken up what has changed.
-func (h *Hooks) Unsettled() bool { return h.schedule.urgent || h.schedule.settling }
+// Unsettled reports whether nothing may go express until a scan that is due or under way has
+// taken up what has changed.
+func (h *Hooks) Unsettled() bool { return h.schedule.open || h.schedule.settling }
 
 // isUrgent reports whether packets may be forwarded wrongly until the devices
 // have been scanned. No packet goes express by a device that is new or gone.
@@ -93,13 +99,29 @@ func (h *Hooks) isUrgent(c changes.Event) bool {
 	if c.Kind != changes.Link && c.Kind != changes.Filter {
 		return true
 	}
-	if h.schedule.scanning && c.Stale && !c.Gone {
-		return true // its device may be one that is being hooked
-	}
 	if c.Ifindex == 0 {
 		return c.Kind == changes.Filter
 	}
-	return !c.Gone && (h.isHooked(c.Ifindex) || h.steering.watches(c.Ifindex) || h.path.passes(c.Ifindex))
+	return !c.Gone && h.knows(c.Ifindex)
+}
+
+// unsettles reports whether nothing may go express before: what packets must pass may have
+// changed. A route, or a port that goes down, has a scope, or raises the generation.
+func (h *Hooks) unsettles(c changes.Event) bool {
+	switch c.Kind {
+	case changes.Overrun:
+		return true
+	case changes.Filter, changes.Link:
+		all := c.Stale && !c.Gone && c.Scope == changes.Scope{}
+		// A device that was not known may be one that is being hooked.
+		return all && (c.Ifindex == 0 || h.schedule.scanning || h.knows(c.Ifindex))
+	}
+	return false
+}
+
+// knows reports whether packets of containers may pass a device.
+func (h *Hooks) knows(ifindex int) bool {
+	return h.isHooked(ifindex) || h.steering.watches(ifindex) || h.path.passes(ifindex)
 }
 
 // dirty is what has changed since the last scan of the devices.

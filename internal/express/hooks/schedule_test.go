@@ -46,7 +46,7 @@ func wantDue(t *testing.T, h *Hooks) {
 // A change that is noted while something else than a scan waits is followed by a scan.
 func TestNotedOutsideScan(t *testing.T) {
 	h := newUnhooked(t, func(h *Hooks) {
-		h.Note(changes.Event{Kind: changes.Route, Topology: true, Stale: true})
+		h.Note(changes.Event{Kind: changes.Filter, Topology: true, Stale: true})
 	})
 	p := &Port{Port: discover.Port{Index: removedIndex, Name: "veth1", Kind: "veth"}, end: func() {}}
 	h.ports[p.Index] = p
@@ -60,7 +60,7 @@ func TestFilterWhileHooking(t *testing.T) {
 	h := newUnhooked(t, func(*Hooks) {})
 	h.schedule.begin()
 	h.Note(changes.Event{Kind: changes.Filter, Ifindex: 77, Topology: true, Stale: true})
-	h.schedule.end(nil)
+	h.schedule.end()
 	wantDue(t, h)
 }
 
@@ -71,4 +71,19 @@ func TestFailedScan(t *testing.T) {
 	h.Note(changes.Event{Kind: changes.Filter, Topology: true, Stale: true})
 	h.Update()
 	wantDue(t, h)
+}
+
+// Routes that come and go all the time are scanned for, and packets go express meanwhile: the
+// decisions that they concern are withdrawn.
+func TestRoutesUnsettleNothing(t *testing.T) {
+	h := newUnhooked(t, func(*Hooks) {})
+	h.Note(changes.Event{Kind: changes.Route, Topology: true, Stale: true})
+	if h.Unsettled() {
+		t.Error("no heartbeat is written")
+	}
+	select {
+	case <-h.Due():
+	case <-time.After(5 * time.Second):
+		t.Error("no scan follows")
+	}
 }
