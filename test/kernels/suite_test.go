@@ -81,7 +81,7 @@ var hostile = []string{
 
 // stress are tests that repeat the work of other tests many times. In an emulator each
 // takes minutes, and the daemon cannot keep up.
-var stress = []string{"TestExplainMany", "TestFlood", "TestKillAtAnyMoment", "TestManyContainers", "TestRuleAboutOneOfMany"}
+var stress = []string{"TestCrowd", "TestExplainMany", "TestFlood", "TestKillAtAnyMoment", "TestManyContainers", "TestRuleAboutOneOfMany", "TestRulesAmongNewPorts"}
 
 // drivers are tests that need drivers that kernels for virtual machines lack.
 var drivers = []string{"TestUplinkPPP", "TestUplinkWiFi"}
