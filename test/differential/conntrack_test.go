@@ -20,32 +20,37 @@ func (w *world) flushConntrack() error {
 	return netns.Do(w.bed.Node(lab.Device), func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
 }
 
-// connections returns device's conntrack table without timeouts and counters.
-func (w *world) connections(k chance) ([]string, error) {
+// connections returns device's conntrack table without timeouts and counters, and whether it
+// has ports that the kernel chose.
+func (w *world) connections(k chance) (table []string, chosen bool, err error) {
 	all := make(map[string]bool)
-	err := w.ct.Dump(func(c conntrack.Conn) {
+	err = w.ct.Dump(func(c conntrack.Conn) {
 		if k.reset[c.Orig.Src.Port()] || k.reset[c.Orig.Dst.Port()] {
 			c.TCPState = 0
 		}
 		for _, end := range []*netip.AddrPort{&c.Orig.Src, &c.Orig.Dst, &c.Reply.Src, &c.Reply.Dst} {
 			if !k.ports[end.Port()] {
+				chosen = true
 				*end = netip.AddrPortFrom(end.Addr(), 0)
 			}
 		}
 		all[fmt.Sprintf("%v reply %v mark %d TCP state %d", c.Orig, c.Reply, c.Mark, c.TCPState)] = true
 	})
-	return slices.Sorted(maps.Keys(all)), err
+	return slices.Sorted(maps.Keys(all)), chosen, err
 }
 
 // compareConntrack compares the conntrack tables after a case.
 func (p *pair) compareConntrack(k chance) (*difference, error) {
-	plain, err := p.plain.connections(k)
+	plain, chosen, err := p.plain.connections(k)
 	if err != nil {
 		return nil, err
 	}
-	scon, err := p.scon.connections(k)
+	scon, also, err := p.scon.connections(k)
 	if err != nil || slices.Equal(plain, scon) {
 		return nil, err
+	}
+	if k.ports != nil && (chosen || also) { // perhaps one that the case also has, as in alike
+		return p.compareConntrack(chance{reset: k.reset})
 	}
 	return &difference{what: fmt.Sprintf("conntrack's table\nwithout SCON: %q\nwith SCON: %q", plain, scon)}, nil
 }
