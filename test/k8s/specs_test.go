@@ -3,9 +3,11 @@ package k8s
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
@@ -96,13 +98,31 @@ func (c *cluster) stream(pod, to string, act func()) (s streamed, err error) {
 	return s, err
 }
 
+// queuesDropped counts the packets that found a CPU's queue of received ones full, as they
+// do on a machine with too few CPUs for so many pods.
+func queuesDropped(t *testing.T) (n uint64) {
+	text, err := os.ReadFile("/proc/net/softnet_stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		dropped, err := strconv.ParseUint(strings.Fields(line)[1], 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += dropped
+	}
+	return n
+}
+
 // unharmed fails unless everything comes back that a pod sends to an address while act
 // runs.
 func (c *cluster) unharmed(what, pod, to string, act func()) {
 	c.t.Helper()
-	begin := time.Now()
+	begin, dropped := time.Now(), queuesDropped(c.t)
 	s, err := c.stream(pod, to, act)
-	c.t.Logf("%-34s %10d bytes, lost %d; %5d datagrams, lost %d; %.1f s", what, s.tcp, s.tcp-s.back+s.wrong, s.udp, s.lost, time.Since(begin).Seconds())
+	c.t.Logf("%-34s %10d bytes, lost %d; %5d datagrams, lost %d; %.1f s; this machine's kernel dropped %d packets from full queues", what,
+		s.tcp, s.tcp-s.back+s.wrong, s.udp, s.lost, time.Since(begin).Seconds(), queuesDropped(c.t)-dropped)
 	if err != nil || s.tcp == 0 || s.back != s.tcp || s.wrong != 0 || s.lost != 0 {
 		c.t.Errorf("%s: %+v, %v", what, s, err)
 	}
