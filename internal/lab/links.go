@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
@@ -139,7 +140,7 @@ func deleteLink(h *netlink.Handle, dev string) error {
 
 // removeLinks removes the veths, bridges, bonds and tunnels of the current namespace.
 func removeLinks() error {
-	links, err := netlink.LinkList()
+	links, err := netdev.List()
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
@@ -34,7 +35,7 @@ func (l linux) Veths(ns string, others []Namespace) (map[string]Veth, error) {
 	var ends []end
 	numbered := make(map[int]string) // namespaces, by the numbers that this one gives them
 	err := netns.Do(ns, func() error {
-		links, err := netlink.LinkList()
+		links, err := netdev.List()
 		if err != nil {
 			return err
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/host/tcfilter"
 )
 
@@ -115,7 +116,7 @@ func (c *collector) versions(ctx context.Context) ([]byte, error) {
 
 // devices lists the devices, and the programs and filters at them.
 func devices(context.Context) ([]byte, error) {
-	links, err := netlink.LinkList()
+	links, err := netdev.List()
 	if err != nil {
 		return nil, fmt.Errorf("list devices: %w", err)
 	}

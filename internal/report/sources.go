@@ -17,6 +17,7 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/doctor"
+	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/host/netns"
 	pipecontrol "github.com/scon-project/scon/internal/pipe/control"
 	"github.com/scon-project/scon/internal/redact"
@@ -64,7 +65,7 @@ func (c *collector) learn() {
 	var containers []string
 	_, _ = within(c.Limit, func(context.Context) ([]byte, error) { // what is missing is said by its part
 		return nil, c.inside(func() (err error) {
-			links, err = netlink.LinkList()
+			links, err = netdev.List()
 			return err
 		})
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/startup/devices"
 	"github.com/scon-project/scon/internal/startup/ipam"
@@ -46,7 +47,7 @@ func (a *Agent) marked() map[string]inside {
 	for _, path := range namespaces() {
 		// The namespace may end meanwhile.
 		_ = netns.Do(path, func() error {
-			links, err := netlink.LinkList()
+			links, err := netdev.List()
 			for _, l := range links {
 				if mark, ok := strings.CutPrefix(l.Attrs().Alias, a.markPrefix()); ok {
 					found[mark] = inside{path, l}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/startup/cni"
 	"github.com/scon-project/scon/internal/startup/devices"
@@ -120,13 +121,7 @@ func (a *Agent) recoverNetworks() error {
 
 // ownDevices returns the host's devices whose names this package assigned.
 func (a *Agent) ownDevices() (map[string]netlink.Link, error) {
-	links, err := netlink.LinkList()
-	for range 10 {
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-		links, err = netlink.LinkList()
-	}
+	links, err := netdev.List()
 	if err != nil {
 		return nil, fmt.Errorf("list devices: %w", err)
 	}

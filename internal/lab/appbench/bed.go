@@ -13,8 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
+	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/lab/bench"
 	"github.com/scon-project/scon/internal/lab/machine"
@@ -162,7 +161,7 @@ func (b *bed) docker(stdin *bytes.Buffer, args ...string) error {
 // findPort finds the only port of the bridge.
 func (b *bed) findPort() error {
 	return b.in(func() error {
-		links, err := netlink.LinkList()
+		links, err := netdev.List()
 		if err != nil {
 			return fmt.Errorf("list the machine's devices: %w", err)
 		}

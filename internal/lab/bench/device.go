@@ -8,6 +8,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/netdev"
 )
 
 // ForgetConnections flushes the conntrack table of the current namespace.
@@ -21,7 +23,7 @@ func ForgetConnections() error {
 // nothingAttached returns an error if BPF programs are attached to devices of the
 // current namespace: they would distort the measurement of a plain container.
 func nothingAttached() error {
-	links, err := netlink.LinkList()
+	links, err := netdev.List()
 	if err != nil {
 		return fmt.Errorf("list the devices: %w", err)
 	}

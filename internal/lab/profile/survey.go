@@ -3,8 +3,7 @@ package profile
 import (
 	"fmt"
 
-	"github.com/vishvananda/netlink"
-
+	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
@@ -15,7 +14,7 @@ func (s *site) survey(placeOf func(dev string) place) error {
 		if s.spans, err = readSpans(); err != nil {
 			return err
 		}
-		links, err := netlink.LinkList()
+		links, err := netdev.List()
 		if err != nil {
 			return fmt.Errorf("list the devices: %w", err)
 		}

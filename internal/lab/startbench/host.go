@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
@@ -64,7 +65,7 @@ func upLink(name string) error {
 // empty removes the devices that a mode left, such as its bridge.
 func (h *host) empty() error {
 	return netns.Do(h.name, func() error {
-		devices, err := netlink.LinkList()
+		devices, err := netdev.List()
 		if err != nil {
 			return fmt.Errorf("list the devices of %s: %w", h.name, err)
 		}

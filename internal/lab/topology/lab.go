@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
@@ -207,7 +208,7 @@ func (l *Lab) held() map[string]bool {
 
 // removeLinks removes the links of the calling thread's namespace.
 func removeLinks() error {
-	links, err := netlink.LinkList()
+	links, err := netdev.List()
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/startup/cni"
 )
@@ -85,7 +86,7 @@ func (h *Host) removeBridge(name string) error {
 	if bridge.Attrs().Alias != madeBySCON {
 		return nil
 	}
-	links, err := netlink.LinkList()
+	links, err := netdev.List()
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/host/sysctl"
 )
 
@@ -181,7 +182,7 @@ func (d *Driver) removeStrays() error {
 			known[e.Host] = true
 		}
 	}
-	links, err := netlink.LinkList()
+	links, err := netdev.List()
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}

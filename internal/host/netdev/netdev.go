@@ -1,0 +1,22 @@
+// Package netdev lists network devices where some come and go all the time.
+package netdev
+
+import (
+	"errors"
+
+	"github.com/vishvananda/netlink"
+)
+
+// tries bounds how often a list is read again that a change has interrupted.
+const tries = 10
+
+// List returns the devices of the calling thread's network namespace. A list that changed
+// while the kernel gave it is read again.
+func List() (links []netlink.Link, err error) {
+	for range tries {
+		if links, err = netlink.LinkList(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return links, err
+}
