@@ -98,21 +98,35 @@ func TestCapturePair(t *testing.T) {
 	})
 }
 
-// Threads poll a veth only with GRO here and no TSO there: the plan sets both,
-// the kernel then has threads, of the wanted priority and on the wanted CPUs.
-func TestThreadedVeth(t *testing.T) {
-	h := pair(t)
-	nstest.Run(t, h.Namespaces[0].Path, "ethtool -K p0 tx-tcp6-segmentation off")
+// applied applies a plan to a pair, calls look, and fails unless everything is as it was
+// after it was restored.
+func applied(t *testing.T, h *Host, o Options, look func()) {
+	t.Helper()
 	before := h.states(t)
 	inScratch(t, func() {
-		p := planned(t, h, Options{Policy: Single, Steer: Threaded})
-		if _, err := h.Apply(p); err != nil {
+		if _, err := h.Apply(planned(t, h, o)); err != nil {
 			t.Fatal(err)
 		}
 		status, err := h.Inspect()
 		if err != nil || status.Differs > 0 {
 			t.Errorf("status %+v, %v", status, err)
 		}
+		look()
+		if _, err := h.Restore(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if after := h.states(t); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+}
+
+// Threads poll a veth only with GRO here and no TSO there: the plan sets both,
+// the kernel then has threads, of the wanted priority and on the wanted CPUs.
+func TestThreadedVeth(t *testing.T) {
+	h := pair(t)
+	nstest.Run(t, h.Namespaces[0].Path, "ethtool -K p0 tx-tcp6-segmentation off")
+	applied(t, h, Options{Policy: Single, Steer: Threaded}, func() {
 		for _, ns := range h.Namespaces {
 			threads, err := h.Kernel.Threads(ns.Path, "p0")
 			if err != nil || len(threads) != 1 || len(threads[0].CPUs) != 1 || threads[0].Priority != fifo {
@@ -123,41 +137,20 @@ func TestThreadedVeth(t *testing.T) {
 				t.Errorf("GRO %v, TSO %s, %v", features[featureOf[kindGRO]], tsoOn(features), err)
 			}
 		}
-		if _, err := h.Restore(); err != nil {
-			t.Fatal(err)
-		}
 	})
-	if after := h.states(t); after != before {
-		t.Errorf("before:\n%s\nafter:\n%s", before, after)
-	}
 }
 
 // A veth merges datagrams with its GRO only: the plan sets both, and restores both.
 func TestMergeUDP(t *testing.T) {
 	h := pair(t)
-	before := h.states(t)
-	inScratch(t, func() {
-		p := planned(t, h, Options{Policy: None, Steer: Direct, MergeUDP: true})
-		if _, err := h.Apply(p); err != nil {
-			t.Fatal(err)
-		}
-		status, err := h.Inspect()
-		if err != nil || status.Differs > 0 {
-			t.Errorf("status %+v, %v", status, err)
-		}
+	applied(t, h, Options{Policy: None, Steer: Direct, MergeUDP: true}, func() {
 		for _, ns := range h.Namespaces {
 			features, err := h.Kernel.Features(ns.Path, "p0")
 			if err != nil || !features["rx-gro"] || !features["rx-udp-gro-forwarding"] {
 				t.Errorf("features %v, %v", features, err)
 			}
 		}
-		if _, err := h.Restore(); err != nil {
-			t.Fatal(err)
-		}
 	})
-	if after := h.states(t); after != before {
-		t.Errorf("before:\n%s\nafter:\n%s", before, after)
-	}
 }
 
 // Without GRO "threaded" is refused; with a peer that has TSO it changes
