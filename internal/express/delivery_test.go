@@ -116,6 +116,11 @@ func TestDeliveryThroughQueue(t *testing.T) {
 	}
 	waitDelivery(b, "")
 	wantQueued(false)
+
+	b.Sh(lab.Container(1), "ip link add inner type bridge\nip link set eth0 master inner")
+	waitDelivery(b, "has a master")
+	b.Sh(lab.Container(1), "ip link set eth0 nomaster")
+	waitDelivery(b, "")
 }
 
 // Packets for an unused MAC address reach every container, and none accepts

@@ -62,8 +62,11 @@ func (v *Pair) Reception(s *nlmsg.Requests, mtu int) (r Reception, err error) {
 		const vlanTag = 4 // for which there is room
 		r.Longest = uint16(min(inside.mtu+vlanTag, math.MaxUint16))
 	}
-	if inside.xdp {
+	switch {
+	case inside.xdp:
 		r.Detour = "an XDP program at the container's device"
+	case inside.enslaved:
+		r.Detour = "the container's device has a master, which may be a bond with an XDP program"
 	}
 	for _, end := range []struct {
 		name   string
@@ -96,6 +99,9 @@ type inner struct {
 	mac [6]byte
 	mtu int
 	xdp bool // it has an XDP program that runs ahead of the network stack
+	// enslaved devices of a bond run the bond's XDP program there, which the kernel does
+	// not list.
+	enslaved bool
 }
 
 // readInner reads a device in another namespace, which has an ID here.
@@ -108,6 +114,8 @@ func readInner(s *nlmsg.Requests, nsid, index int) (dev inner, err error) {
 			dev.mac = [6]byte(data)
 		case typ == unix.IFLA_MTU && len(data) == 4:
 			dev.mtu = int(binary.NativeEndian.Uint32(data))
+		case typ == unix.IFLA_MASTER:
+			dev.enslaved = true
 		case typ == unix.IFLA_XDP:
 			mode := xdpMode(data)
 			dev.xdp = mode != xdpNone && mode != xdpGeneric
