@@ -21,7 +21,7 @@ const beatInterval = 200 * time.Millisecond
 // While rules have changed that the loop has not read, there is no heartbeat:
 // the programs are inert.
 type heartbeat struct {
-	dp  *datapath.Datapath
+	dp  beater
 	log *slog.Logger
 	may func(now time.Time) bool // whether it may be written, by what the loop knows of the devices
 
@@ -36,9 +36,16 @@ type heartbeat struct {
 	unknown metrics.Times // how long there were such changes, each time since the start
 }
 
+// beater is what a heartbeat needs of the datapath.
+type beater interface {
+	Settings() *datapath.Settings
+	Beat() error
+	Tick() time.Duration
+}
+
 // newHeartbeat returns that of a datapath, for the loop to write while may is true. The
 // rules that exist have not been read.
-func newHeartbeat(dp *datapath.Datapath, log *slog.Logger, may func(now time.Time) bool) *heartbeat {
+func newHeartbeat(dp beater, log *slog.Logger, may func(now time.Time) bool) *heartbeat {
 	return &heartbeat{dp: dp, log: log, may: may, changed: 1}
 }
 

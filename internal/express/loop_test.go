@@ -2,8 +2,12 @@ package express
 
 import (
 	"context"
+	"log/slog"
+	"net/netip"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/express/composer"
 	"github.com/scon-project/scon/internal/express/conntrack"
@@ -22,7 +26,7 @@ func idle(t *testing.T) *Daemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.Close() })
-	return &Daemon{hooks: h, tcp: composer.NewTCP(nil, nil, nil), pulse: service.NewPulse(), sweeper: newSweeper(), grower: newGrower(nil, nil, 0, nil)}
+	return &Daemon{dp: new(datapath.Datapath), hooks: h, tcp: composer.NewTCP(nil, nil, nil), pulse: service.NewPulse(), sweeper: newSweeper(), grower: newGrower(nil, nil, 0, nil)}
 }
 
 // A sweep of the largest table goes on in pieces, in order, and a new one begins only
@@ -124,5 +128,84 @@ func TestRulesWaitForDevices(t *testing.T) {
 	}
 	if _, unread := d.heartbeat.unread(); !unread {
 		t.Error("they were read before a change of devices was noted")
+	}
+}
+
+// beats are those of programs that do not exist.
+type beats struct {
+	settings datapath.Settings
+	n        int
+}
+
+func (b *beats) Settings() *datapath.Settings { return &b.settings }
+func (b *beats) Tick() time.Duration          { return time.Millisecond }
+
+func (b *beats) Beat() error {
+	b.n++
+	return nil
+}
+
+// counted gives a daemon a heartbeat that is counted.
+func counted(d *Daemon) *beats {
+	b := new(beats)
+	d.heartbeat = newHeartbeat(b, slog.New(slog.DiscardHandler), d.sees)
+	change, _ := d.heartbeat.unread()
+	d.heartbeat.rulesRead(change)
+	return b
+}
+
+// Once nobody hears of changes, there is no heartbeat while the loop ends, which waits for the
+// devices that are read or hooked: neither when the kernel reports no more of them nor when
+// the daemon ends.
+func TestNoBeatAtTheEnd(t *testing.T) {
+	for name, end := range map[string]func(stop func(), changes chan changes.Event){
+		"changes": func(_ func(), changes chan changes.Event) { close(changes) },
+		"daemon":  func(stop func(), _ chan changes.Event) { stop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := idle(t)
+			d.table = contable.New(datapath.Memory{}, contable.Options{})
+			b := counted(d)
+			var stop func()
+			d.ctx, stop = context.WithCancel(t.Context())
+			source := make(chan changes.Event)
+			d.sources.changes = source
+			if err := d.heartbeat.beat(); err != nil || b.n != 1 {
+				t.Fatalf("%d heartbeats before: %v", b.n, err)
+			}
+			before := b.settings.Heartbeat
+			end(stop, source)
+			d.goOn(func() { time.Sleep(2 * beatInterval) })
+			if err := d.heartbeat.beat(); err != nil || b.n != 1 || b.settings.Heartbeat == before {
+				t.Errorf("%d heartbeats, the last one taken back: %v; %v", b.n, b.settings.Heartbeat != before, err)
+			}
+		})
+	}
+}
+
+// While programs of others at devices cannot be looked at, packets that have a decision go
+// express for some seconds only.
+func TestBlind(t *testing.T) {
+	d := idle(t)
+	d.table = contable.New(datapath.Memory{
+		Halves: [][]datapath.Half{make([]datapath.Half, datapath.PageSlots)}, Outers: make([][]datapath.Outer, 1),
+		Buckets: make([]datapath.Bucket, 16), Settings: &datapath.Settings{Generation: 1}, Candidates: make([]uint64, 16),
+	}, contable.Options{Connections: 16, PerContainer: 16, Lease: time.Second, Tick: time.Millisecond})
+	now := time.Now()
+	d.seen = now
+	if !d.sees(now.Add(time.Hour)) {
+		t.Error("no heartbeat though there is no decision")
+	}
+	server := netip.MustParseAddrPort("203.0.113.9:443")
+	orig := conntrack.Tuple{Proto: unix.IPPROTO_UDP, Src: netip.MustParseAddrPort("172.17.0.2:30000"), Dst: server}
+	reply := conntrack.Tuple{Proto: unix.IPPROTO_UDP, Src: server, Dst: netip.MustParseAddrPort("192.0.2.1:30000")}
+	if _, err := d.table.Compose(contable.End{Port: 9, Bridge: 5}, orig, conntrack.Conn{Orig: orig, Reply: reply}, now); err != nil {
+		t.Fatal(err)
+	}
+	if !d.sees(now.Add(longestBlind)) {
+		t.Errorf("no heartbeat %v after the last look", longestBlind)
+	}
+	if d.sees(now.Add(longestBlind + 1)) {
+		t.Errorf("a heartbeat more than %v after the last look", longestBlind)
 	}
 }
