@@ -65,7 +65,7 @@ var withOldNFT = map[string][]string{
 // withoutBTF are the tests that need the kernel's type information.
 var withoutBTF = map[string][]string{
 	"internal/express":          {"TestDiscard", "TestDiscardEndsWithConnection"},
-	"internal/express/datapath": {"TestForgottenConnection", "TestForgottenWhileBusy"},
+	"internal/express/datapath": {"TestForgottenBetweenContainers/functions", "TestForgottenConnection/functions", "TestForgottenWhileBusy"},
 	"test/differential":         {"TestDifferentialFunctions"},
 }
 

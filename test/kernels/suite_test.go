@@ -153,9 +153,9 @@ const (
 // test runs a suite.
 func (g guest) test(t *testing.T, s suite) {
 	t.Helper()
-	j := job{files: make(map[string]string), several: s.several, hardware: s.hardware}
+	j := job{files: make(map[string]string), several: s.several, hardware: s.hardware, command: "modprobe nf_conntrack\n"}
 	if s.bridges {
-		j.command = "modprobe br_netfilter\n"
+		j.command += "modprobe br_netfilter\n"
 	}
 	if s.hardware {
 		j.command += "modprobe mac80211_hwsim radios=3\n"
