@@ -154,6 +154,13 @@ func (b scaleBed) take(ctx context.Context, mode Mode, step Step) (s Sample, err
 		return Sample{}, err
 	}
 	ready := time.Since(started)
+	placed, err := meters.read()
+	if err != nil {
+		return Sample{}, err
+	}
+	if _, err := crowd.Random(b.secondCPU, beginning); err != nil {
+		return Sample{}, err
+	}
 	before, err := meters.read()
 	if err != nil {
 		return Sample{}, err
@@ -172,7 +179,7 @@ func (b scaleBed) take(ctx context.Context, mode Mode, step Step) (s Sample, err
 		values[step.Name+"_ready_s"] = ready.Seconds()
 		values[step.Name+"_arrived_per_s"] = float64(step.connectionsOf()) / a.took.Seconds()
 		values[step.Name+"_arrived_express_pct"] = 100 * a.expressShare
-		values[step.Name+"_placed_us"] = before.since(first).daemonTime.Seconds() * 1e6 / float64(step.connectionsOf())
+		values[step.Name+"_placed_us"] = placed.since(first).daemonTime.Seconds() * 1e6 / float64(step.connectionsOf())
 		if values[step.Name+"_resident_mb"], err = b.daemon.resident(); err != nil {
 			return Sample{}, err
 		}
@@ -180,6 +187,11 @@ func (b scaleBed) take(ctx context.Context, mode Mode, step Step) (s Sample, err
 	step.Values = func(Measurement) map[string]float64 { return values }
 	return after.since(before).sample(mode, step, Measurement{})
 }
+
+// beginning is how long after all connections were ready a sample begins: conntrack takes
+// datagrams for a stream two seconds after the first answer, and until the daemon knows that
+// leases are a second long.
+const beginning = 4 * time.Second
 
 // Connections of Express arrive at this rate: as many as a busy proxy opens.
 const (
