@@ -24,8 +24,8 @@ func newBenchFiguresCommand() *cobra.Command {
 		Short: "Reproduce the paper's figures with nginx, mosquitto and iperf3",
 		Long: `Reproduce the paper's figures with nginx, mosquitto and iperf3.
 
-Without FIGURE, this measures all of ` + strings.Join(figures.IDs(), ", ") + ` in about 13
-minutes, or in less than two with --quick. It writes results to DIR as JSON, plots as
+Without FIGURE, this measures all of ` + strings.Join(figures.IDs(), ", ") + ` in about half an
+hour, or in less than two minutes with --quick. It writes results to DIR as JSON, plots as
 PNG, and figures.md, which shows the paper's figures beside the measured ones. Ctrl-C
 ends the run and keeps the samples taken so far.`,
 		ValidArgs: figures.IDs(),

@@ -62,7 +62,7 @@ func mqttExperiment(e Effort) bench.Experiment {
 
 // intervalsExperiment is Fig. 10: the same at low rates, all on one CPU.
 func intervalsExperiment(e Effort) bench.Experiment {
-	x := bench.Experiment{Short: "latency of MQTT messages at intervals of 1 s to 1 ms"}
+	x := bench.Experiment{Short: "latency of MQTT messages at intervals of 10 s to 1 ms"}
 	for _, i := range e.Intervals {
 		name := i.name()
 		x.Steps = append(x.Steps, bench.Step{
@@ -76,7 +76,7 @@ func intervalsExperiment(e Effort) bench.Experiment {
 			// messages the first packets of the connections have a large share.
 			FewExpress: i.Length > time.Millisecond,
 			Traffic: func(ctx context.Context, s *bench.Site) (map[string]float64, error) {
-				values, err := runMQTT(ctx, s, name, s.SecondCPU, PublishOrder{Interval: i.Length, Messages: i.Messages})
+				values, err := runMQTT(ctx, s, name, s.SecondCPU, PublishOrder{Interval: i.Length, Messages: i.Messages, Before: i.Before})
 				maps.DeleteFunc(values, func(metric string, _ float64) bool { return !strings.HasSuffix(metric, "_us") })
 				return values, err
 			},
@@ -90,7 +90,7 @@ func (i Interval) name() string { return fmt.Sprintf("interval_%dms", i.Length.M
 func intervalTakes(e Effort, step bench.Step) time.Duration {
 	for _, i := range e.Intervals {
 		if i.name() == step.Name {
-			return i.Length * time.Duration(i.Messages)
+			return i.Length * time.Duration(i.Before+i.Messages)
 		}
 	}
 	return 0

@@ -19,6 +19,7 @@ type PublishOrder struct {
 	Interval time.Duration `json:"interval"`
 	Messages int           `json:"messages"`
 	WarmUp   int           `json:"warm_up"` // messages before the counted ones, one per millisecond
+	Before   int           `json:"before"`  // messages between those and the counted ones, one per interval
 }
 
 // SubscribeOrder receives the messages up to the last ("subscribe"). An empty

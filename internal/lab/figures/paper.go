@@ -124,11 +124,11 @@ var figures = []figure{
 		},
 	},
 	{
-		id: "10", title: "MQTT latency at intervals of 1 s to 1 ms",
-		how:     "As Fig. 9, all on one CPU. A connection's lease sends a packet by the regular path every 45 s.",
+		id: "10", title: "MQTT latency at intervals of 10 s to 1 ms",
+		how:     "As Fig. 9, all on one CPU. The paper's intervals are 1 s to 1 ms, and so are the means'. A connection's lease sends a packet by the regular path every 45 s: of messages at longer intervals none goes express.",
 		sources: []string{"intervals"},
 		panels: []panel{{id: "10", title: "MQTT latency", x: "interval", y: "us, median", source: "intervals",
-			groups: []group{{"1 s", "interval_1000ms_p50_us"}, {"0.1 s", "interval_100ms_p50_us"},
+			groups: []group{{"10 s", "interval_10000ms_p50_us"}, {"1 s", "interval_1000ms_p50_us"}, {"0.1 s", "interval_100ms_p50_us"},
 				{"10 ms", "interval_10ms_p50_us"}, {"1 ms", "interval_1ms_p50_us"}}}},
 		claims: []claim{
 			{"latency, express/container, mean of intervals", 0.52, ratio("intervals", expressToContainer, everyInterval...), more(whyWakeUps)},

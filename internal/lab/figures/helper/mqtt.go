@@ -59,9 +59,16 @@ func publish(order figures.PublishOrder, _ *json.Encoder) (figures.Report, error
 		}
 		time.Sleep(time.Millisecond)
 	}
+	begin := time.Now()
+	for i := range order.Before {
+		sleepUntil(begin.Add(time.Duration(i+1) * order.Interval))
+		if err := send(warming); err != nil {
+			return figures.Report{}, fmt.Errorf("publish: %w", err)
+		}
+	}
 	cpu, start := processTime(), time.Now()
 	for i := range order.Messages {
-		sleepUntil(start.Add(time.Duration(i) * order.Interval))
+		sleepUntil(start.Add(time.Duration(i+1) * order.Interval))
 		if err := send(counted); err != nil {
 			return figures.Report{}, fmt.Errorf("publish: %w", err)
 		}
@@ -134,7 +141,7 @@ func connect(name, broker string, received func(message []byte)) (*paho.Client, 
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if _, err := client.Connect(ctx, &paho.Connect{ClientID: name, CleanStart: true, KeepAlive: 60}); err != nil {
+	if _, err := client.Connect(ctx, &paho.Connect{ClientID: name, CleanStart: true, KeepAlive: 600}); err != nil {
 		return nil, fmt.Errorf("connect to the broker: %w", err)
 	}
 	return client, nil
