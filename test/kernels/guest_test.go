@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"io"
 	"maps"
 	"testing"
 	"time"
@@ -80,6 +81,7 @@ type job struct {
 	several bool // gets the guest's several CPUs
 	// hardware makes it run on the kernel with drivers of hardware.
 	hardware bool
+	console  io.Writer // gets the output as it is printed; may be nil
 }
 
 // run runs a job in a guest and returns the result. A warning in the kernel's log is a
@@ -104,7 +106,7 @@ func (g guest) run(t *testing.T, j job) vm.Result {
 	}
 	r, err := vm.Run(t.Context(), vm.Options{
 		Hardware: hardware,
-		Kernel:   g.kernel, Arch: g.arch, CPUs: cpus, Memory: 1536, Icount: true, Systemd: j.systemd,
+		Kernel:   g.kernel, Arch: g.arch, CPUs: cpus, Memory: 1536, Icount: true, Systemd: j.systemd, Console: j.console,
 		Files: files, Command: j.command, Timeout: 90 * time.Minute,
 	})
 	if err != nil {

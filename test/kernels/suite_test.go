@@ -175,9 +175,13 @@ func (g guest) test(t *testing.T, s suite) {
 		j.command += fmt.Sprintf("echo '%s%s'; mkdir -p %s; cd %[3]s; %s %s; echo \"%s$?\"\n",
 			packageMark, pkg, folder, binary, s.flags(), exitMark)
 	}
-	start := time.Now()
+	seen := &progress{t: t, start: time.Now()}
+	for _, pkg := range s.packages {
+		seen.all += len(s.tests(t, pkg))
+	}
+	j.console = seen
 	results := strings.Split(g.output(t, j), packageMark)[1:]
-	t.Logf("%d s, boot included", int(time.Since(start).Seconds()))
+	t.Logf("%d s, boot included", int(time.Since(seen.start).Seconds()))
 	for i, pkg := range s.packages {
 		if i >= len(results) {
 			t.Errorf("no output of %s", pkg)
