@@ -37,7 +37,7 @@ func TestKernel(t *testing.T) {
 		{"settings of a bridge", "", "ip link set br0 type bridge nf_call_iptables 1", "link topology stale"},
 		{"settings of a bridge by which nothing is decided", "", "ip link set br0 type bridge forward_delay 500", ""},
 		{"address of a device", "", "ip link set up0 address 02:00:00:00:00:09", "link topology stale"},
-		{"a port leaves its bridge", "", "ip link set vd nomaster", "fdb stale, fdb stale at a port, link stale at a port, link topology stale"},
+		{"a port leaves its bridge", "bridge fdb add 02:00:00:00:00:05 dev vd master static", "ip link set vd nomaster", "fdb stale, fdb stale at a port, link stale at a port, link topology stale"},
 		{"a device joins a bridge", "ip link set br0 type bridge vlan_default_pvid 0", "ip link set up0 master br0", "link topology stale"},
 		{"what nothing depends on", "", "ip link set up0 txqueuelen 77\nip link set up0 alias x", ""},
 		{"rename of a device that is down", "ip link set up0 down", "ip link set up0 name up1", "address stale, link topology"},
@@ -423,16 +423,17 @@ func TestVLANs(t *testing.T) { // by message: not every kernel filters VLANs
 		index uint32
 		typ   uint16
 		stale bool
+		scope Scope
 	}{
-		{"a port's", 3, unix.RTM_NEWVLAN, true},
-		{"a port's, removed", 3, unix.RTM_DELVLAN, true},
-		{"those that a port begins with", 4, unix.RTM_NEWVLAN, false},
-		{"a bridge's", 2, unix.RTM_NEWVLAN, true},
-		{"those that a bridge begins with", 5, unix.RTM_NEWVLAN, false},
+		{"a port's", 3, unix.RTM_NEWVLAN, true, Scope{Ports: [2]int{3}}},
+		{"a port's, removed", 3, unix.RTM_DELVLAN, true, Scope{Ports: [2]int{3}}},
+		{"those that a port begins with", 4, unix.RTM_NEWVLAN, false, Scope{Ports: [2]int{4}}},
+		{"a bridge's", 2, unix.RTM_NEWVLAN, true, Scope{}},
+		{"those that a bridge begins with", 5, unix.RTM_NEWVLAN, false, Scope{}},
 	} {
 		m := nlmsg.Message{Type: tc.typ, Data: binary.NativeEndian.AppendUint32(make([]byte, 4), tc.index)}
-		if e, ok := k.evaluate(m); ok != tc.stale || e.Kind != Link || !e.Stale {
-			t.Errorf("%s: notified %v of %+v, want %v", tc.name, ok, e, tc.stale)
+		if e, ok := k.evaluate(m); ok != tc.stale || e.Kind != Link || !e.Stale || e.Scope != tc.scope {
+			t.Errorf("%s: notified %v of %+v, want %v of %+v", tc.name, ok, e, tc.stale, tc.scope)
 		}
 	}
 }

@@ -279,16 +279,18 @@ func (k *known) vlan(m nlmsg.Message) (Event, bool) {
 		return Event{}, false
 	}
 	index := int32(binary.NativeEndian.Uint32(m.Data[4:]))
-	isUp := k.devices[index].up
-	if p, ok := k.ports[index]; ok {
-		isUp = p.forwards()
-	}
-	return Event{
+	e := Event{
 		Kind:    Link,
 		Ifindex: int(index),
 		Reason:  fmt.Sprintf("VLANs of %s %s", k.name(index), verb(m.Type)),
 		Stale:   true,
-	}, isUp
+	}
+	p, isPort := k.ports[index]
+	if !isPort {
+		return e, k.devices[index].up
+	}
+	e.Scope.Ports[0] = int(index)
+	return e, p.forwards()
 }
 
 // name is the name of a device, for logs.
