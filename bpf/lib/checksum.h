@@ -11,6 +11,13 @@
 /* Maximum length for bpf_csum_diff. */
 #define CHUNK 512
 
+/*
+ * Longer packets that no device has checked pass as wrong. The verifier walks through
+ * each chunk; with those of 64 KiB, Linux 6.1 took three times as long to load all
+ * programs.
+ */
+#define MOST_CHUNKS 32
+
 /* Buffer of l4_checksum_ok(): written and read there, nothing evicts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -40,7 +47,7 @@ always_inline int sum_ok(struct __sk_buff *skb, __u32 off, __u32 len, __s64 sum)
 
 	if (!buf)
 		return 0; /* there is always one */
-	for (__u32 i = 0; i < 0xffff / CHUNK && len > CHUNK; i++) {
+	for (__u32 i = 0; i < MOST_CHUNKS - 1 && len > CHUNK; i++) {
 		sum = add_chunk(skb, off, buf, CHUNK, sum);
 		if (sum < 0)
 			return 0;

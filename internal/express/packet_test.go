@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/scon-project/scon/internal/lab/scontest"
 
@@ -111,5 +112,37 @@ func TestNoChecksum(t *testing.T) {
 	}
 	if c.MustFlow().ExpressPackets[0] < before+15 {
 		t.Error("packets without a checksum are not express")
+	}
+}
+
+// Packets that no device has checked and that are longer than the programs add up go
+// regular.
+func TestLongChecksum(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{})
+	for node, devices := range map[string][]string{
+		lab.Container(1): {"eth0"}, lab.Device: {"eth0", lab.Port(1), lab.Bridge}, lab.Edge: {"eth0"},
+	} {
+		for _, device := range devices {
+			b.Sh(node, "ip link set "+device+" mtu 20000")
+		}
+	}
+	b.Sh(lab.Container(1), "ethtool -K eth0 tx off")
+	b.Up()
+	c := b.Outgoing("udp", 1).GoExpress()
+	for _, tc := range []struct {
+		length  int
+		express bool
+	}{{15000, true}, {18000, false}} {
+		before := c.MustFlow().ExpressPackets[0]
+		for range 20 {
+			if err := scontest.Pass(c.Client, c.Server, tc.length); err != nil {
+				t.Fatalf("%d bytes: %v", tc.length, err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := c.MustFlow().ExpressPackets[0] - before; n > 0 != tc.express {
+			t.Errorf("%d of 20 packets of %d bytes are express", n, tc.length)
+		}
 	}
 }
