@@ -2,10 +2,7 @@ package kernels
 
 import (
 	"bytes"
-	"os/exec"
 	"regexp"
-	"runtime"
-	"strings"
 	"testing"
 	"time"
 )
@@ -38,20 +35,4 @@ func (p *progress) Write(text []byte) (int, error) {
 			p.t.Logf("%d of %d, %s left: %s", p.ended, p.all, left.Round(time.Second), v)
 		}
 	}
-}
-
-// tests returns the suite's tests in one of its packages, without subtests.
-func (s suite) tests(t *testing.T, pkg string) []string {
-	t.Helper()
-	out, err := exec.Command(build(t, runtime.GOARCH, binaryOf(pkg)), "-test.list=^Test").Output()
-	if err != nil {
-		t.Fatalf("list the tests of %s: %v", pkg, err)
-	}
-	var tests []string
-	for _, test := range strings.Fields(string(out)) {
-		if s.has(test) {
-			tests = append(tests, test)
-		}
-	}
-	return tests
 }

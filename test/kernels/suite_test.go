@@ -130,11 +130,7 @@ func TestSuitesNameExistingTests(t *testing.T) {
 		}
 		var all []string
 		for _, pkg := range s.packages {
-			out, err := exec.Command(build(t, runtime.GOARCH, binaryOf(pkg)), "-test.list=.").CombinedOutput()
-			if err != nil {
-				t.Fatalf("list the tests of %s: %v: %s", pkg, err, out)
-			}
-			all = append(all, strings.Fields(string(out))...)
+			all = append(all, testsOf(t, pkg)...)
 		}
 		for _, test := range named {
 			if !slices.Contains(all, test) {
@@ -142,6 +138,17 @@ func TestSuitesNameExistingTests(t *testing.T) {
 			}
 		}
 	}
+}
+
+// testsOf returns the tests of a package, without subtests. Those for the fuzzer, which
+// run on their examples, count as well.
+func testsOf(t *testing.T, pkg string) []string {
+	t.Helper()
+	out, err := exec.Command(build(t, runtime.GOARCH, binaryOf(pkg)), "-test.list=^(Test|Fuzz)").CombinedOutput()
+	if err != nil {
+		t.Fatalf("list the tests of %s: %v: %s", pkg, err, out)
+	}
+	return strings.Fields(string(out))
 }
 
 // packageMark precedes the output of a package's tests, exitMark follows it.
@@ -177,7 +184,11 @@ func (g guest) test(t *testing.T, s suite) {
 	}
 	seen := &progress{t: t, start: time.Now()}
 	for _, pkg := range s.packages {
-		seen.all += len(s.tests(t, pkg))
+		for _, test := range testsOf(t, pkg) {
+			if s.has(test) {
+				seen.all++
+			}
+		}
 	}
 	j.console = seen
 	results := strings.Split(g.output(t, j), packageMark)[1:]
