@@ -285,12 +285,12 @@ func (k *known) vlan(m nlmsg.Message) (Event, bool) {
 		Reason:  fmt.Sprintf("VLANs of %s %s", k.name(index), verb(m.Type)),
 		Stale:   true,
 	}
+	d := k.devices[index]
 	p, isPort := k.ports[index]
-	if !isPort {
-		return e, k.devices[index].up
+	if isPort || d.bridged { // one that leaves its bridge loses them after the port
+		e.Scope.Ports[0] = int(index)
 	}
-	e.Scope.Ports[0] = int(index)
-	return e, p.forwards()
+	return e, isPort && p.forwards() || !isPort && d.up
 }
 
 // name is the name of a device, for logs.
