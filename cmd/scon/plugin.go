@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -62,11 +63,17 @@ func (o pluginOptions) install(list string) error {
 	return replace(list, filepath.Join(o.lists, listName), 0o644)
 }
 
-// remove removes the list, then the plugin.
+// draft is what is added to the name of a file that is being written: no list, and no
+// plugin that a list names.
+const draft = ".new"
+
+// remove removes the list, then the plugin, and what an install that was killed has left.
 func (o pluginOptions) remove() error {
 	for _, path := range []string{filepath.Join(o.lists, listName), filepath.Join(o.plugins, pluginName)} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		for _, path := range []string{path, path + draft} {
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
 		}
 	}
 	return nil
@@ -78,7 +85,7 @@ func replace(from, to string, mode fs.FileMode) (err error) {
 	if err != nil {
 		return err
 	}
-	tmp := to + ".new" // no list, and no plugin that a list names
+	tmp := to + draft
 	defer os.Remove(tmp)
 	if err := os.WriteFile(tmp, content, mode); err != nil {
 		return err
@@ -89,10 +96,14 @@ func replace(from, to string, mode fs.FileMode) (err error) {
 	return os.Rename(tmp, to)
 }
 
+// serviceLeaves is how long a startup service may take to end after its keeper was asked
+// to: a rolling update that takes the service away comes to one node after the other.
+const serviceLeaves = 10 * time.Minute
+
 // removePluginOnTerm waits for SIGTERM, then until no startup service runs, and removes
 // what was installed.
 func (t *tool) removePluginOnTerm(o pluginOptions) error {
-	left, err := onceLeft(func() error {
+	end, err := keep(o.lists, serviceLeaves, func() error {
 		unlock, err := state.Lock(state.Startup.Dir(o.dir))
 		if err != nil {
 			return err
@@ -103,8 +114,11 @@ func (t *tool) removePluginOnTerm(o pluginOptions) error {
 	if err != nil {
 		return err
 	}
-	if !left {
+	switch end {
+	case running:
 		_, err = fmt.Fprintln(t.stdout, "A startup service is running: it keeps the plugin.")
+	case succeeded:
+		_, err = fmt.Fprintln(t.stdout, "Another keeper goes on: the plugin stays.")
 	}
 	return err
 }

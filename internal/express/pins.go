@@ -18,10 +18,12 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
+// BPFFS is where the BPF file system is mounted.
+const BPFFS = "/sys/fs/bpf"
+
 const (
-	bpffs = "/sys/fs/bpf"
 	// pinRoot holds one directory of pins for each network namespace.
-	pinRoot = bpffs + "/scon"
+	pinRoot = BPFFS + "/scon"
 	// mountMark is a directory whose presence means that SCON mounted the
 	// bpffs.
 	mountMark = pinRoot + "/mounted"
@@ -37,7 +39,7 @@ type pins struct {
 }
 
 func openPins() (_ *pins, err error) {
-	mounted, err := datapath.MountBPFFS(bpffs)
+	mounted, err := datapath.MountBPFFS(BPFFS)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +90,7 @@ func (p *pins) abandon(mounted bool) {
 		os.Remove(p.dir)
 		os.Remove(mountMark)
 		os.Remove(pinRoot)
-		_ = unix.Unmount(bpffs, 0)
+		_ = unix.Unmount(BPFFS, 0)
 	}
 }
 
@@ -162,12 +164,12 @@ func removeRoot() error {
 		}
 		return nil
 	}
-	others, err := os.ReadDir(bpffs)
+	others, err := os.ReadDir(BPFFS)
 	others = slices.DeleteFunc(others, preloaded)
 	if err != nil || !mounted || len(others) > 0 {
 		return err
 	}
-	if err := unix.Unmount(bpffs, 0); err != nil && !errors.Is(err, unix.EBUSY) {
+	if err := unix.Unmount(BPFFS, 0); err != nil && !errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("unmounting the bpffs: %w", err)
 	}
 	return nil

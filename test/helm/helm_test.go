@@ -116,6 +116,7 @@ func TestRefused(t *testing.T) {
 		`privileged=true`:                              "privileged",
 		`pipe={"settings":{"engines":["carrier"]}}`:    "/pipe/settings/engines",
 		`metrics={"podMonitor":{"enabled":true}}`:      "metrics.podMonitor needs metrics.port",
+		`metrics={"port":9480}`:                        "metrics.port is healthPort",
 		`image={"repository":"","pullPolicy":"Never"}`: "/image/repository",
 	} {
 		if out, err := render(value); err == nil || !strings.Contains(out, part) {
@@ -258,5 +259,29 @@ func TestNetworkRights(t *testing.T) {
 		if n := strings.Count(text, part); n != want {
 			t.Errorf("it has %q %d times, not %d", part, n, want)
 		}
+	}
+}
+
+// A node that joins restarts no other node's pods; another setting does.
+func TestNewNodeRollsNothing(t *testing.T) {
+	needTools(t)
+	rendered := func(values ...string) string {
+		text, err := render(values...)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		_, sum, found := strings.Cut(text, "checksum/settings: ")
+		if !found {
+			t.Fatalf("no checksum in\n%s", text)
+		}
+		sum, _, _ = strings.Cut(sum, "\n")
+		return sum
+	}
+	before := rendered(`network={"enabled":true,"subnets":{"node1":"10.244.1.0/24"}}`)
+	if joined := rendered(`network={"enabled":true,"subnets":{"node1":"10.244.1.0/24","node2":"10.244.2.0/24"}}`); joined != before {
+		t.Error("another node's subnet changes the pods")
+	}
+	if changed := rendered(`network={"enabled":true,"subnets":{"node1":"10.244.1.0/24"}}`, `settings={"admit":9}`); changed == before {
+		t.Error("a setting does not change the pods")
 	}
 }

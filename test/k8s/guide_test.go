@@ -4,7 +4,7 @@ import "strings"
 
 // The commands of docs/guides/kubernetes-node.md, which test/docs compares with that page.
 const (
-	guideUpgrade   = "helm upgrade scon packaging/helm/scon --namespace scon-system --reuse-values --set image.tag=VERSION --wait"
+	guideUpgrade   = "helm upgrade scon packaging/helm/scon --namespace scon-system --reset-then-reuse-values --set image.tag=VERSION --wait"
 	guideUninstall = "helm uninstall scon --namespace scon-system --wait"
 )
 

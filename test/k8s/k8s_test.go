@@ -95,7 +95,7 @@ func images(t *testing.T) (archives []string) {
 			t.Fatalf("build %s: %v\n%s", program, err, out)
 		}
 		archive := filepath.Join(dir, name+".tar")
-		pack(t, archive, dir, copies, "/usr/bin/"+name, "localhost/"+name+":test")
+		pack(t, archive, dir, copies, "/usr/bin/"+name, "localhost/"+name+":test", "localhost/"+name+":next")
 		archives = append(archives, archive)
 	}
 	return archives
@@ -191,6 +191,7 @@ func (c *cluster) test() {
 		{"drain", true, (*cluster).testDrain},
 		{"crowd", true, (*cluster).testCrowd},
 		{"conformance", true, func(c *cluster) { failed = c.testConformance() }},
+		{"network", false, (*cluster).testNetwork},
 		{"uninstall", false, (*cluster).testUninstall},
 		{"conformance without SCON", true, func(c *cluster) { c.testSpecsFailAnyway(failed) }},
 	} {

@@ -386,13 +386,13 @@ RULES`)
 	}
 }
 
-// The chart's pods are replaced while a stream is express: nothing is lost, and its
-// Conentries are taken over.
+// All pods of the chart are replaced, by those of another image, while a stream is express:
+// nothing is lost, and its Conentries are taken over.
 func (c *cluster) testRollout() {
 	old := c.daemonOn(2)
 	c.unharmed("during a rolling update", "far", c.addr+":7000", func() {
 		begin := time.Now()
-		c.inChart("upgrade", "scon", "../../packaging/helm/scon", "--reuse-values", "--set", "podAnnotations.rolled=yes", "--wait", "--timeout", "3m")
+		c.inChart("upgrade", "scon", "../../packaging/helm/scon", "--reset-then-reuse-values", "--set", "image.tag=next", "--wait", "--timeout", "3m")
 		c.kubectl("-n", "scon-system", "rollout", "status", "daemonset/scon", "--timeout=120s")
 		c.t.Logf("rolled out in %.1f s", time.Since(begin).Seconds())
 	})
@@ -536,6 +536,39 @@ spec:
 			c.kubectl("wait", "--for=delete", "pod", "-l", "app=crowd", "--timeout=300s")
 		})
 	})
+}
+
+// scon-cni becomes the network of new pods, is it no longer, and is it again when the chart
+// is uninstalled: the list goes each time.
+func (c *cluster) testNetwork() {
+	if networks[c.network] == "" {
+		c.t.Skip("scon-cni is this cluster's only network")
+	}
+	turn := func(values, subnet string, lists int) {
+		c.inChart("upgrade", "scon", "../../packaging/helm/scon", "--reset-then-reuse-values", "--set", values, "--wait", "--timeout", "3m")
+		for n := 1; n <= 2; n++ {
+			c.await("the list of node "+strconv.Itoa(n), func() error {
+				if out := c.inNode(n, "ls /run/containerd/plugins /run/containerd/lists | grep scon || true"); strings.Count(out, "scon") != lists {
+					return fmt.Errorf("want %d files of scon-cni: %s", lists, out)
+				}
+				return nil
+			})
+		}
+		c.await("a pod of "+subnet, func() error { // containerd looks at its lists now and then
+			c.apply(strings.ReplaceAll(client, "NAME", "later"))
+			c.ready("later")
+			addr := c.kubectl("get", "pod", "later", "-o", "jsonpath={.status.podIP}")
+			c.kubectl("delete", "pod", "later")
+			if !strings.HasPrefix(addr, subnet) {
+				return fmt.Errorf("the pod has %s", addr)
+			}
+			return nil
+		})
+	}
+	const on = "network.enabled=true,network.subnets.node1=10.245.1.0/24,network.subnets.node2=10.245.2.0/24,network.plugins=/run/containerd/plugins,network.lists=/run/containerd/lists"
+	turn(on, "10.245.2.", 2)
+	turn("network.enabled=false", "10.244.2.", 0)
+	turn(on, "10.245.2.", 2)
 }
 
 // Without the chart nothing of SCON is left on a node, and connections go on. The full

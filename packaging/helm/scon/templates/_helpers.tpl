@@ -18,6 +18,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "scon.settings" -}}
 {{- $s := deepCopy .Values.settings -}}
 {{- $_ := set $s "health" (printf "127.0.0.1:%d" (int .Values.healthPort)) -}}
+{{- if and .Values.metrics.port (eq (int .Values.metrics.port) (int .Values.healthPort)) }}{{ fail "metrics.port is healthPort: want two ports" }}{{ end -}}
 {{- if .Values.metrics.port }}{{ $_ := set $s "metrics" (printf "0.0.0.0:%d" (int .Values.metrics.port)) }}{{ end -}}
 {{- if .Values.pipe.enabled }}{{ $_ := set $s "pipe" (merge (dict "enabled" true) (deepCopy .Values.pipe.settings)) }}{{ end -}}
 {{- if .Values.network.enabled }}
@@ -70,9 +71,7 @@ privileged: false
 seccompProfile:
   {{- toYaml .Values.seccompProfile | nindent 2 }}
 {{- /* the runtimes' default profiles forbid to read other processes' namespaces */}}
-{{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}
 appArmorProfile: {type: Unconfined}
-{{- end }}
 capabilities:
   drop: [ALL]
   add: [NET_ADMIN, BPF, PERFMON, CHOWN, SYS_PTRACE]
