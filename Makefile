@@ -36,7 +36,7 @@ QUICK = $(shell go list ./... | grep -Ev '/scon/($(SLOW))')
 # sudo forgets where Go is.
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-packages test-k8s test-k8s-full test-hostile fuzz demo man screenshots install packages image clean root
+.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-packages test-k8s test-k8s-full test-hostile fuzz demo man screenshots install uninstall packages image clean root
 
 # Go does not notice changes of the library's C sources, but those of the flags.
 export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/include/* | cksum | cut -d' ' -f1)
@@ -184,6 +184,7 @@ install: build man
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	$(Q)install -m 755 $(BIN)/scon $(BIN)/scon-lab $(BIN)/scon-cni $(BIN)/scon-oci $(wildcard $(BIN)/scon-pipe-cuda) $(DESTDIR)$(PREFIX)/bin
 	$(Q)install -m 644 packaging/scon.service packaging/scon-startup.service packaging/scon-pipe.service $(DESTDIR)$(PREFIX)/lib/systemd/system
+	$(Q)sed -i 's,^ExecStart=,&$(PREFIX)/bin/,' $(DESTDIR)$(PREFIX)/lib/systemd/system/scon*.service
 	$(Q)$(MAKE) -C libsconpipe OUT=$(abspath $(BIN)) PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) install
 	$(Q)$(MAKE) -C examples OUT=$(abspath $(BIN)) PREFIX=$(PREFIX) install
 	$(Q)install -m 644 packaging/10-scon.conflist $(DESTDIR)$(PREFIX)/share/scon/10-scon.conflist
@@ -198,6 +199,12 @@ install: build man
 	$(Q)$(HOST_SCON) completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/scon
 	$(Q)$(HOST_SCON) completion zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_scon
 	$(Q)$(HOST_SCON) completion fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/scon.fish
+
+# Removes what install has put below PREFIX; the settings stay.
+uninstall:
+	$(call say,UNINSTALL,$(PREFIX))
+	$(Q)all=$$(mktemp -d) && trap 'rm -rf "$$all"' EXIT && $(MAKE) Q=$(Q) DESTDIR="$$all" install >/dev/null && \
+		(cd "$$all$(PREFIX)" && find . ! -type d -print0) | (cd $(PREFIX) && xargs -0 rm -f)
 
 # .deb, .rpm and tarballs for amd64 and arm64 in dist/, with checksums and lists of what they contain (SBOM).
 packages:

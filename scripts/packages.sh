@@ -79,9 +79,12 @@ own() { # PACKAGE TRIPLET
 scripts() { # PACKAGE
 	rm -rf "$work/scripts" && mkdir "$work/scripts"
 	down=: purge=: gone=:
+	# Services may run from an image now, with the same directory.
+	idle='for lock in /run/scon/lock /run/scon/*/lock; do [ ! -e "$lock" ] || flock --nonblock "$lock" true || exit 0; done'
 	case $1 in
-	scon) down='scon down || true' gone='rm -rf /run/scon' purge=$gone ;;
-	scon-startup) purge='rm -rf /var/lib/scon' ;;
+	scon) down='scon down || true' gone="{ $idle; rm -rf /run/scon; }" purge=$gone ;;
+	# pin.json beside these is what scon pin --undo needs.
+	scon-startup) purge="$idle; rm -rf /var/lib/scon/docker /var/lib/scon/tuned.json; rmdir /var/lib/scon 2>/dev/null || true" ;;
 	esac
 	for script in packaging/scripts/*; do
 		sed "s,UNIT,$1,; s,^DOWN$,$down,; s,^PURGE$,$purge,; s,GONE$,$gone," "$script" | grep -vx : >"$work/scripts/${script##*/}"
@@ -111,6 +114,7 @@ for arch in amd64 arm64; do
 	mkdir -p "$top"
 	(cd "$all/usr" && cp -a --parents bin/scon bin/scon-lab bin/scon-cni bin/scon-oci lib/systemd share "$top")
 	rm -r "$top/share/man/man3" "$top"/share/man/man8/scon-pipe-[aclc]*.8.gz "$top/lib/systemd/system/scon-pipe.service"
+	sed -i 's,^ExecStart=/usr/,&local/,' "$top"/lib/systemd/system/*.service
 	mkdir -p "$top/share/doc/scon"
 	cp -r docs README.md LICENSE CHANGELOG.md packaging/scon.yaml "$top/share/doc/scon"
 	archive "$static" "$out/scon-$VERSION-linux-$arch.tar.gz"
