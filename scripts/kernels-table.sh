@@ -2,11 +2,12 @@
 # Writes the table "guest x suite" from the log of "make test-kernels" into a document,
 # between its lines "<!-- results -->" and "<!-- end of results -->".
 #
-# Usage: scripts/kernels-table.sh LOG DOCUMENT
+# Usage: scripts/kernels-table.sh LOG DOCUMENT [LINE]    LINE comes above the table
 set -eu
 table=$(mktemp)
 trap 'rm -f "$table"' EXIT
 
+[ -z "${3-}" ] || printf '%s\n\n' "$3" >"$table"
 # The last three tests have only the guest 6.12.
 sed -n -e 's/^--- \(PASS\|FAIL\|SKIP\): Test\(SRIOV\|Irqbalance\|Cost\) (\(.*\)\.[0-9]*s)$/\1 \2 6.12 \3/p' \
 	-e 's/^ *--- \(PASS\|FAIL\|SKIP\): Test\(Tests\|Express\|Service\)\/\([^ ]*\) (\(.*\)\.[0-9]*s)$/\1 \2 \3 \4/p' "$1" | awk '
@@ -32,7 +33,7 @@ sed -n -e 's/^--- \(PASS\|FAIL\|SKIP\): Test\(SRIOV\|Irqbalance\|Cost\) (\(.*\)\
 			for (c = 1; c <= columns; c++) line = line " " ((r, c) in cell ? cell[r, c] : "-") " |"
 			print line
 		}
-	}' >"$table" || { echo "kernels-table.sh: $1 has no results of tests in guests" >&2 && exit 1; }
+	}' >>"$table" || { echo "kernels-table.sh: $1 has no results of tests in guests" >&2 && exit 1; }
 grep -qx '<!-- results -->' "$2" && grep -qx '<!-- end of results -->' "$2" ||
 	{ echo "kernels-table.sh: $2 has no lines <!-- results --> and <!-- end of results -->" >&2 && exit 1; }
 sed -i -e '/^<!-- results -->$/,/^<!-- end of results -->$/{//!d}' -e "/^<!-- results -->\$/r $table" "$2"

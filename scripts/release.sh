@@ -1,11 +1,12 @@
 #!/bin/bash
 # Makes a release of the checked out commit: runs every suite whole, here and in every
 # guest, writes which kernel passed what into docs/kernels.md, commits that, tags it, and
-# makes the packages of the tag in dist/. Takes most of a day. A suite that has passed on
-# this commit is not run again when the command is.
+# makes packages, image and chart of the tag in dist/. Takes most of a day. What has passed
+# or been done on this commit is not done again when the command is run again.
 #
-# Before: CHANGELOG.md has a section "## [VERSION] - YYYY-MM-DD", committed.
-# After:  git push --follow-tags; upload dist/.
+# Before: CHANGELOG.md has a section "## [VERSION] - YYYY-MM-DD", packaging/helm/scon/Chart.yaml
+#         has the version twice, committed.
+# After:  git push --follow-tags; upload dist/, push the image.
 #
 # Usage: scripts/release.sh VERSION      such as 1.2.0
 set -euo pipefail
@@ -18,12 +19,21 @@ version=$1
 [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || fail "the version is \"$version\": want three numbers, as in 1.2.0"
 [ "$(id -u)" = 0 ] || fail "the suites make network namespaces: run it with sudo"
 [ -z "$(git status --porcelain)" ] || fail "there are changes that are not committed: $(git status --porcelain | head -3 | tr '\n' ' ')"
-! git rev-parse --quiet --verify "refs/tags/v$version" >/dev/null || fail "the tag v$version exists"
+git var GIT_COMMITTER_IDENT >/dev/null 2>&1 || fail "git does not know who makes the release: git config --global user.name NAME, user.email ADDRESS"
+tag=$(git rev-parse --quiet --verify "refs/tags/v$version^{commit}" || true)
+[ -z "$tag" ] || [ "$tag" = "$(git rev-parse HEAD)" ] || fail "the tag v$version exists, at $(git rev-parse --short "$tag")"
 grep -qE "^## \[${version//./\\.}\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$" CHANGELOG.md ||
 	fail "CHANGELOG.md has no section \"## [$version] - $(date --utc +%Y-%m-%d)\": rename \"## [Unreleased]\" and commit it"
+for key in 'version: ' 'appVersion: "'; do
+	grep -q "^$key${version//./\\.}\"\?$" packaging/helm/scon/Chart.yaml ||
+		fail "packaging/helm/scon/Chart.yaml has another ${key%%:*} than $version: change it and commit it"
+done
 
 suites=(test test-hostile test-packages test-k8s-full test-kernels test-long)
-logs=dist/release-$(git rev-parse --short HEAD)
+results="docs: name what each kernel passed for $version"
+tested=HEAD
+[ "$(git log -1 --format=%s)" != "$results" ] || tested=HEAD~
+logs=dist/release-$(git rev-parse --short $tested)
 mkdir -p "$logs"
 begun=$SECONDS
 for i in "${!suites[@]}"; do
@@ -34,10 +44,14 @@ for i in "${!suites[@]}"; do
 	touch "$logs/$suite.passed"
 done
 
-scripts/kernels-table.sh "$logs/test-kernels.log" docs/kernels.md
+scripts/kernels-table.sh "$logs/test-kernels.log" docs/kernels.md "SCON $version, commit $(git rev-parse --short $tested), by \`scripts/release.sh\`:"
 if ! git diff --quiet -- docs/kernels.md; then
-	git commit --quiet --message "docs: name what each kernel passed for $version" -- docs/kernels.md
+	git commit --quiet --message "$results" -- docs/kernels.md
 fi
-git tag --annotate --message "SCON $version" "v$version"
-make packages
-echo "released v$version: git push --follow-tags, and upload dist/"
+[ -n "$tag" ] || git tag --annotate --message "SCON $version" "v$version"
+make packages image
+helm=$(cd test/helm/tools && go build -o "$PWD/../../../dist/" helm.sh/helm/v4/cmd/helm && echo "$PWD/../../../dist/helm")
+"$helm" package packaging/helm/scon --destination dist
+rm "$helm"
+(cd dist && sha256sum -- *.deb *.rpm *.tar.gz *.tgz *-image.tar *.cdx.json >SHA256SUMS)
+echo "released v$version: git push --follow-tags, upload dist/, push the image"
