@@ -80,6 +80,7 @@ all three times: nothing lost, connections taken over
 all three times: neither error nor warning
 removed: nothing attached, goes
 removed: settings kept
+purged: what a service from elsewhere holds stays
 purged: nothing left
 `
 
@@ -165,7 +166,7 @@ func TestPackages(t *testing.T) {
 		t.Run(suite, func(t *testing.T) {
 			files := map[string]string{"/drop-in.conf": dropIn(t)}
 			for to, from := range map[string]string{"old": old, "new": young} {
-				for _, name := range []string{"scon_*", "scon-startup_*", "libsconpipe0_*", "scon-pipe_*"} {
+				for _, name := range []string{"scon_*", "scon-startup_*", "libsconpipe0_*", "libsconpipe-dev_*", "scon-pipe_*", "scon-lab_*"} {
 					deb := glob(t, from, name+"_amd64.deb")[0]
 					files[fmt.Sprintf("/%s/%s", to, filepath.Base(deb))] = deb
 				}
