@@ -17,7 +17,7 @@ import (
 
 // systemPackages are the packages of a whole system beside Debian's essential ones.
 var systemPackages = []string{
-	"systemd-sysv", "dbus", "docker.io", "iproute2", "iptables", "nftables", "procps", "socat", "kmod", "busybox-static", "netbase",
+	"systemd-sysv", "dbus", "docker.io", "iproute2", "iptables", "nftables", "procps", "socat", "kmod", "busybox-static", "netbase", "libssl3",
 }
 
 // systemOptions keep mmdebstrap's system small.
