@@ -127,7 +127,7 @@ func TestForeignFunctionAtRest(t *testing.T) {
 	scontest.Eventually(t, "the connection is refused, and explain says why", func() error {
 		c.MustPing(1)
 		x, err := b.Daemon.Explain(lab.ContainerAddr(1).String())
-		if text := fmt.Sprint(x.Findings); err != nil || !strings.Contains(text, "accepter") {
+		if text := fmt.Sprint(x.Findings); err != nil || !strings.Contains(text, "BPF program") { // its name takes BTF
 			return fmt.Errorf("explain says %s, %v", text, err)
 		}
 		return nil
