@@ -160,6 +160,7 @@ func TestCannotGrow(t *testing.T) {
 	if err := os.Remove(obstacle); err != nil {
 		t.Fatal(err)
 	}
+	time.Sleep(10 * time.Second) // the daemon tries again no earlier
 	for _, c := range all {
 		c.GoExpress()
 	}
