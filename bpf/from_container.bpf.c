@@ -78,7 +78,7 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 		end_connection(half, &pkt);
 		return go_regular(skb, TCP_SYN_FIN_RST);
 	}
-	reason = check_decision(skb, &pkt, half, now);
+	reason = check_decision_in_order(skb, &pkt, half, now);
 	/* Read once: another CPU may end a discard, which has no output device. */
 	state = *(volatile __u8 *)&half->state;
 	if (state == SLOT_DISCARD) {

@@ -120,7 +120,7 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 		end_connection(half, &pkt);
 		return go_regular(skb, TCP_SYN_FIN_RST);
 	}
-	reason = check_decision(skb, &pkt, half, now);
+	reason = check_decision_in_order(skb, &pkt, half, now);
 	if (!v6)
 		from_vxlan_device(skb, &pkt, half, reason);
 	if (reason && decrypted(skb))

@@ -133,8 +133,12 @@ always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt
 		half->ack = bpf_ntohl(pkt->ack);
 	}
 	advance(half, pkt);
+	if (half->flags & PATH_PENDING && reason != TOO_LONG)
+		return; /* the longer packet may be tracked */
 	if (!lock_half(half))
 		return;
+	if (reason == TOO_LONG && half->state == SLOT_OPEN)
+		half->flags |= PATH_PENDING;
 	track(skb, pkt, half, generation);
 	unlock_half(half);
 }
@@ -259,6 +263,8 @@ always_inline enum reason learn_egress(struct __sk_buff *skb, const struct packe
 		return CLOSED;
 	if (!lock_half(half))
 		return UNTIED;
+	/* What entered before on this CPU has left, or is lost. */
+	half->flags &= ~PATH_PENDING;
 	reason = record_tracked(skb, pkt, half, flags);
 	unlock_half(half);
 	return reason;

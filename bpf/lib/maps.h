@@ -92,6 +92,8 @@ enum slot_state {
 #define PATH_BETWEEN (1 << 2)
 /* ... of the same bridge: the TTL stays. */
 #define PATH_BRIDGED (1 << 3)
+/* A longer packet is on the regular path: order.h. */
+#define PATH_PENDING (1 << 4)
 
 /*
  * Outer headers of a half's packets that leave or arrive by a VXLAN device that
@@ -148,7 +150,7 @@ struct half {
 	__u16 port_delta; /* d: the same for the ports */
 	__u16 max_len; /* e: longest IP packet or segment seen to pass */
 	__u8 state; /* enum slot_state */
-	__u8 flags; /* e: DEV_* of the output device, and PATH_* */
+	__u8 flags; /* e: DEV_* of the output device, and PATH_*; s: PATH_PENDING */
 	__u32 out_dev; /* e: 0 until a decision has been seen */
 	__u32 out_mark; /* e */
 	__u64 out_macs; /* e */

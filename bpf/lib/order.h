@@ -9,6 +9,12 @@
  * that, a clone of the packet is queued, followed by the original as a token, which
  * is redirected to the port's own ingress: when from_container receives the token,
  * all packets before it have been delivered; it records that and drops the token.
+ *
+ * Ahead of that queue there is the list of GRO: the kernel runs the ingress hook for up
+ * to 8 packets before it passes on those that go regular. A packet that goes regular on
+ * its own account, since it is longer than its lease allows, sets PATH_PENDING: the fast
+ * path takes no half with flags, and on the slow path all others follow, until one of
+ * them reaches the egress hook. Then it is in the queue.
  */
 #pragma once
 

@@ -62,6 +62,21 @@ always_inline enum reason check_decision(struct __sk_buff *skb, const struct pac
 	return check_decision_as(skb, pkt, half, now, 0);
 }
 
+/*
+ * The same on the slow path. While a longer packet is on the regular path all others
+ * follow it: it may be in a list that the kernel passes on behind them (order.h).
+ */
+always_inline enum reason check_decision_in_order(struct __sk_buff *skb,
+						  const struct packet *pkt,
+						  const struct half *half, __u32 now)
+{
+	enum reason reason = check_decision(skb, pkt, half, now);
+
+	if (!reason && half->flags & PATH_PENDING)
+		return LEASE_ENDED;
+	return reason;
+}
+
 always_inline enum reason check_decision_inner(struct __sk_buff *skb,
 					       const struct packet *pkt,
 					       const struct half *half, __u32 now)

@@ -5,8 +5,11 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/lab"
@@ -98,5 +101,45 @@ func keepOrder(t *testing.T, b *scontest.Bed, c *scontest.Connection, send sendi
 	c.WaitExpress(nil)
 	requests.WantAll(t, "requests")
 	replies.WantAll(t, "replies")
+	b.WantNoInvalid()
+}
+
+// Packets that a card hands over together keep their order, when the first of them are
+// longer than the lease allows and the last one is not.
+func TestOrderBehindLonger(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Offload: true})
+	b.Sh(lab.Edge, "ethtool -K eth0 tx-udp-segmentation off tso off") // segments arrive at once, by NAPI
+	b.Sh(lab.Device, "ethtool -K eth0 gro on")
+	for range 5 {
+		c := b.Incoming("udp", 1).GoExpress()
+		before := c.MustFlow().ExpressPackets[0]
+		scontest.SetOption(t, c.Client, unix.IPPROTO_UDP, unix.UDP_SEGMENT, 1000)
+		if _, err := c.Client.Write(make([]byte, 3010)); err != nil {
+			t.Fatal(err)
+		}
+		var lengths []int
+		buf := make([]byte, 2000)
+		for range 4 {
+			_ = c.Server.SetReadDeadline(time.Now().Add(scontest.Patience))
+			n, err := c.Server.Read(buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lengths = append(lengths, n)
+		}
+		if want := []int{1000, 1000, 1000, 10}; !slices.Equal(lengths, want) {
+			t.Errorf("datagrams of %d bytes arrive, want %d", lengths, want)
+		}
+		if n := c.MustFlow().ExpressPackets[0] - before; n > 0 {
+			t.Errorf("%d of the datagrams went express", n)
+		}
+		scontest.SetOption(t, c.Client, unix.IPPROTO_UDP, unix.UDP_SEGMENT, 0)
+		c.Exchange(64 << 10)
+		if c.MustFlow().ExpressPackets[0] == before {
+			t.Error("nothing goes express behind them")
+		}
+		c.Close()
+	}
 	b.WantNoInvalid()
 }

@@ -20,7 +20,7 @@ var Reasons = map[string]Reason{
 	"composing":       {Text: "connections whose decision is not recorded yet"},
 	"closed":          {Text: "connections that have ended"},
 	"new_generation":  {Text: "the first packets after a change", Do: "see what changes so often"},
-	"lease_ended":     {Text: "packets that confirm a decision", Do: "explain the connection: it says what bounds its lease"},
+	"lease_ended":     {Text: "packets that confirm a decision, or follow a longer one", Do: "explain the connection: it says what bounds its lease"},
 	"identity":        {Text: "another device, MAC address, mark or DSCP than the packet that was decided about"},
 	"too_long":        {Text: "longer than any packet so far in this lease"},
 	"inert":           {Text: "the daemon was silent", Do: "see the daemon's log and its load"},

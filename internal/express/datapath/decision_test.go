@@ -104,6 +104,8 @@ func longerPackets(t *testing.T, f flow) {
 	for _, w := range []direction{f.out, f.in} {
 		long := w.both(func(f *frame) { f.payload = bytes.Repeat([]byte("x"), 1000) })
 		b.goesRegular(long, "too_long")
+		b.goesRegular(w, "lease_ended") // it may be behind the longer one
+		b.leaves(w)
 		b.goesExpress(w) // still as before
 		b.regular(long)
 		b.goesExpress(long)
