@@ -110,6 +110,7 @@ always_inline int learn_at_port(struct __sk_buff *skb, int v6)
 	if (longest && wire_len(skb, &pkt) > longest) {
 		/* The veth pair drops it, unless it is a GSO packet. */
 		half->probe = 0;
+		end_pending(half);
 		go_regular(skb, TOO_LONG);
 		if (!skb->gso_size)
 			return TC_ACT_UNSPEC;

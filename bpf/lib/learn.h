@@ -93,6 +93,15 @@ always_inline void unlock_half(struct half *half)
 	__sync_lock_test_and_set(&half->locked, 0);
 }
 
+/* A longer packet has reached the egress hook, where it is not recorded. */
+always_inline void end_pending(struct half *half)
+{
+	if (!(half->flags & PATH_PENDING) || !lock_half(half))
+		return;
+	half->flags &= ~PATH_PENDING;
+	unlock_half(half);
+}
+
 /* Records a packet as the one that is tracked; half is locked. */
 always_inline void track(struct __sk_buff *skb, const struct packet *pkt,
 			 struct half *half, __u32 generation)

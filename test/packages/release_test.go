@@ -20,6 +20,7 @@ func repository(t *testing.T, changelog string) string {
 		write(t, filepath.Join(dir, "scripts", script), string(text))
 	}
 	write(t, filepath.Join(dir, "CHANGELOG.md"), changelog)
+	write(t, filepath.Join(dir, "packaging/helm/scon/Chart.yaml"), "version: 1.2.0\nappVersion: \"1.2.0\"\n")
 	git(t, dir, "init", "--quiet")
 	commit(t, dir)
 	return dir
@@ -70,10 +71,15 @@ func TestReleaseRefuses(t *testing.T) {
 		prepare            func(dir string)
 		want               string
 	}{
-		"version":  {ready, "1.2", nil, `the version is "1.2": want three numbers`},
-		"section":  {"## [Unreleased]\n", "1.2.0", nil, "CHANGELOG.md has no section"},
-		"another":  {"## [1x2.0] - 2026-02-03\n", "1.2.0", nil, "CHANGELOG.md has no section"},
-		"tag":      {ready, "1.2.0", func(dir string) { git(t, dir, "tag", "v1.2.0") }, "the tag v1.2.0 exists"},
+		"version": {ready, "1.2", nil, `the version is "1.2": want three numbers`},
+		"section": {"## [Unreleased]\n", "1.2.0", nil, "CHANGELOG.md has no section"},
+		"another": {"## [1x2.0] - 2026-02-03\n", "1.2.0", nil, "CHANGELOG.md has no section"},
+		"tag": {ready, "1.2.0", func(dir string) {
+			git(t, dir, "tag", "v1.2.0")
+			write(t, dir+"/CHANGELOG.md", ready+"more\n")
+			commit(t, dir)
+		}, "the tag v1.2.0 exists"},
+		"chart":    {"## [1.3.0] - 2026-02-03\n", "1.3.0", nil, "Chart.yaml has another version than 1.3.0"},
 		"changes":  {ready, "1.2.0", func(dir string) { write(t, dir+"/CHANGELOG.md", "") }, "not committed:  M CHANGELOG.md"},
 		"new file": {ready, "1.2.0", func(dir string) { write(t, dir+"/new", "") }, "not committed: ?? new"},
 	} {
