@@ -101,8 +101,8 @@ func pinDir(t testing.TB) string {
 	return filepath.Join(dir, "scon")
 }
 
-// addPair makes a pair of devices, on which the kernel sends nothing of its own, and returns the first one's ifindex. That one
-// comes up last, so that it can send at once.
+// addPair makes a pair of devices, on which the kernel sends nothing of its own, and
+// returns the first one's ifindex. That one comes up last, so that it can send at once.
 func addPair(t testing.TB, ns, name, peer string) int {
 	t.Helper()
 	nstest.Run(t, ns, "ip link add "+name+" type veth peer name "+peer+`
