@@ -79,12 +79,12 @@ own() { # PACKAGE TRIPLET
 scripts() { # PACKAGE
 	rm -rf "$work/scripts" && mkdir "$work/scripts"
 	down=: purge=: gone=:
-	# Services may run from an image now, with the same directory.
-	idle='for lock in /run/scon/lock /run/scon/*/lock; do [ ! -e "$lock" ] || flock --nonblock "$lock" true || exit 0; done'
+	# Services may run from an image now, with the same directories.
+	idle='do [ ! -e "$lock" ] || flock --nonblock "$lock" true || exit 0; done'
 	case $1 in
-	scon) down='scon down || true' gone="{ $idle; rm -rf /run/scon; }" purge=$gone ;;
+	scon) down='scon down || true' gone="{ for lock in /run/scon/lock /run/scon/*/lock; $idle; rm -rf /run/scon; }" purge=$gone ;;
 	# pin.json beside these is what scon pin --undo needs.
-	scon-startup) purge="$idle; rm -rf /var/lib/scon/docker /var/lib/scon/tuned.json; rmdir /var/lib/scon 2>/dev/null || true" ;;
+	scon-startup) purge="for lock in /run/scon/startup/lock; $idle; rm -rf /var/lib/scon/docker /var/lib/scon/tuned.json; rmdir /var/lib/scon 2>/dev/null || true" ;;
 	esac
 	for script in packaging/scripts/*; do
 		sed "s,UNIT,$1,; s,^DOWN$,$down,; s,^PURGE$,$purge,; s,GONE$,$gone," "$script" | grep -vx : >"$work/scripts/${script##*/}"

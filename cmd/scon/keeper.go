@@ -55,7 +55,14 @@ func keep(dir string, patience time.Duration, remove func() error) (outcome, err
 	}
 	defer d.Close()
 	// One that removes has the lock alone.
-	for unix.Flock(int(d.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil && asked.Err() == nil {
+	for asked.Err() == nil {
+		err := unix.Flock(int(d.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return running, fmt.Errorf("lock %s: %w", dir, err)
+		}
 		time.Sleep(leavingPoll)
 	}
 	<-asked.Done()
