@@ -39,6 +39,7 @@
 #define MOST_TURNS (1 << 21)
 #define EVENTS 64
 #define BUFFERS 8 /* of messages, used round robin */
+#define MOST_ALSO 4
 
 static struct options {
 	bool turns;
@@ -48,7 +49,8 @@ static struct options {
 	int connections;
 	int cpu;
 	int sockmap; /* -1: none */
-	pid_t also; /* process whose processor time is added, 0 for none */
+	pid_t also[MOST_ALSO]; /* processes whose processor time is added; 0 ends the list
+				*/
 } opt = { .size = 64 << 10,
 	  .warm_s = 0.1,
 	  .seconds = 0.5,
@@ -110,8 +112,9 @@ static void tick(struct meter *m, size_t bytes)
 	if (m->readings == 2 || r.at < (m->readings ? m->period.until : m->period.from))
 		return;
 	r.bytes = m->bytes;
-	r.cpu_s = transport_cpu_seconds(0) +
-		  (opt.also ? transport_cpu_seconds(opt.also) : 0);
+	r.cpu_s = transport_cpu_seconds(0);
+	for (int i = 0; i < MOST_ALSO && opt.also[i]; i++)
+		r.cpu_s += transport_cpu_seconds(opt.also[i]);
 	*(m->readings++ ? &m->end : &m->begin) = r;
 	if (m->readings < 2 || !m->listens || !opt.after_s)
 		return;
@@ -461,7 +464,7 @@ int main(int argc, char **argv)
 	};
 	const char *wait = "usual";
 	bool listens;
-	int c;
+	int c, also = 0;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		switch (c) {
@@ -496,7 +499,12 @@ int main(int argc, char **argv)
 			opt.sockmap = atoi(optarg);
 			break;
 		case 'a':
-			opt.also = atoi(optarg);
+			if (also == MOST_ALSO) {
+				fprintf(stderr, "--also %s: at most %d processes\n",
+					optarg, MOST_ALSO);
+				return 2;
+			}
+			opt.also[also++] = atoi(optarg);
 			break;
 		default:
 			return 2;
@@ -510,7 +518,7 @@ int main(int argc, char **argv)
 			" [--turns|--until-end] [--size BYTES] [--warm S] [--seconds S]"
 			" [--after S] [--connections N] [--cpu N] [--wait "
 			"usual|sleep|look]"
-			" [--sockmap FD] [--also PID]\n");
+			" [--sockmap FD] [--also PID]...\n");
 		return 2;
 	}
 	transport = transport_parse(argv[optind + 1]);

@@ -50,11 +50,11 @@ ends it and keeps the samples taken so far.`,
 // newPipeBrokerCommand is the broker that bench starts.
 func newPipeBrokerCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    "broker SOCKET",
+		Use:    "broker SOCKET [HELPER]",
 		Hidden: true,
-		Args:   cobra.ExactArgs(1),
+		Args:   cobra.RangeArgs(1, 2),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return pipebench.ServeBroker(args[0], os.Stdin, os.Stdout, os.Stderr)
+			return pipebench.ServeBroker(args, os.Stdin, os.Stdout, os.Stderr)
 		},
 	}
 }

@@ -95,13 +95,13 @@ func checkCgroup(h host) result {
 	return result{ok, "mounted", ""}
 }
 
-// checkCopyDevice reports the device. No such device has been measured.
+// checkCopyDevice reports the device.
 func checkCopyDevice(device func() (string, error)) result {
 	name, err := device()
 	if err != nil {
-		return result{note, fmt.Sprintf("not measured; processors copy: %v", err), ""}
+		return result{note, fmt.Sprintf("none, processors copy: %v", err), ""}
 	}
-	return result{ok, name + ", not measured; used with pipe.copy_device", ""}
+	return result{ok, name + ", used with pipe.copy_device", ""}
 }
 
 // checkNetnsOf reads what the broker needs to know of a process's socket.

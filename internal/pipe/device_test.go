@@ -108,6 +108,9 @@ func stress(t *testing.T, socket string) {
 	runTopic(t, nstest.New(t), socket, "stress", "ENGINE=copier", "CONNS=4", "SECONDS=1", "SEED="+os.Getenv("SCON_SEED"))
 }
 
+// deviceTopics are topics of libsconpipe/test that copy much, or end during copies.
+var deviceTopics = []string{"partial", "loan", "fullring", "halfclose", "peerdeath"}
+
 // A device copies, and no byte is published before its copy is complete. Memory that the
 // driver does not register is copied by the CPU.
 func TestCopyDevice(t *testing.T) {
@@ -137,11 +140,35 @@ func TestCopyDevice(t *testing.T) {
 			b, socket := serve(t, func(o *pipe.Options) { o.Copier = copier.New(m.path) })
 			runTopic(t, nstest.New(t), socket, "connect", "ENGINE=copier")
 			awaitDevice(t, b, mockName)
-			for _, topic := range []string{"partial", "loan", "fullring", "halfclose", "peerdeath"} {
+			for _, topic := range deviceTopics {
 				runTopic(t, nstest.New(t), socket, topic, "ENGINE=copier")
 			}
 			stress(t, socket)
 		})
+	}
+}
+
+// A real device copies, where there is one: every byte arrives.
+func TestRealCopyDevice(t *testing.T) {
+	t.Parallel()
+	dir, err := cuda()
+	if err != nil {
+		t.Fatal(err)
+	}
+	helper := filepath.Join(dir, "scon-pipe-cuda")
+	name, err := copier.ProbeDevice(helper)
+	if err != nil {
+		t.Skipf("no GPU: %v", err)
+	}
+	b, socket := serve(t, func(o *pipe.Options) { o.Copier = copier.New(helper) })
+	runTopic(t, nstest.New(t), socket, "connect", "ENGINE=copier")
+	awaitDevice(t, b, name)
+	for _, topic := range deviceTopics {
+		runTopic(t, nstest.New(t), socket, topic, "ENGINE=copier")
+	}
+	stress(t, socket)
+	if got := b.Status().CopyDevice; got != name {
+		t.Errorf("the device is %q at the end, want %q", got, name)
 	}
 }
 

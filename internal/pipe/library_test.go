@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -77,7 +78,25 @@ func runTopic(t *testing.T, ns, socket, topic string, env ...string) {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, out.String())
+		t.Errorf("%s %v: %v\n%s", topic, env, err, out.String())
+	}
+}
+
+// A file at the socket's path that is no socket is not removed.
+func TestSocketIsAnotherFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "p")
+	if err := os.WriteFile(path, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, err := pipe.New(pipe.Options{Socket: path, MemoryLimit: 1 << 20, Copier: copier.New(""), Logger: slog.New(slog.DiscardHandler)})
+	if err == nil {
+		t.Error("a broker listens", b.Close())
+	} else if !strings.Contains(err.Error(), "is no socket") {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "kept" {
+		t.Errorf("the file has %q, %v", text, err)
 	}
 }
 

@@ -145,6 +145,9 @@ func listen(path string) (*net.UnixListener, error) {
 		conn.Close()
 		return nil, fmt.Errorf("listen on %s: another broker answers there", path)
 	}
+	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
+		return nil, fmt.Errorf("listen on %s: it exists and is no socket", path)
+	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove the stale socket %s: %w", path, err)
 	}

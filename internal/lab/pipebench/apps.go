@@ -48,7 +48,7 @@ func (b *bed) together(programs []*program, brokerBefore time.Duration) (seconds
 		}
 		seconds, cpu = max(seconds, r.Seconds), cpu+r.CPU
 	}
-	after, err := bench.ProcessTime(b.broker.pid())
+	after, err := b.broker.processTime()
 	return seconds, cpu + (after - brokerBefore).Seconds(), err
 }
 
@@ -60,7 +60,7 @@ func takeAllreduce(ctx context.Context, b *bed, m mode) (map[string]float64, err
 	if b.options.small {
 		bytes, message = smallBytes, smallMessage
 	}
-	before, err := bench.ProcessTime(b.broker.pid())
+	before, err := b.broker.processTime()
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func chain(metric string, size int) func(context.Context, *bed, mode) (map[strin
 		if b.options.small {
 			requests = smallRequests
 		}
-		before, err := bench.ProcessTime(b.broker.pid())
+		before, err := b.broker.processTime()
 		if err != nil {
 			return nil, err
 		}

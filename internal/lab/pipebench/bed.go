@@ -7,9 +7,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/pipe/copier"
 )
 
 // firstPort is the first port to listen on. Each sample uses other ports, since
@@ -57,7 +59,7 @@ func openBed(ctx context.Context, o Options) (b *bed, err error) {
 	if err != nil {
 		return b, err
 	}
-	b.broker, err = startBroker(ctx, filepath.Join(b.dir, "pipe.sock"))
+	b.broker, err = startBroker(ctx, filepath.Join(b.dir, "pipe.sock"), "")
 	return b, err
 }
 
@@ -77,11 +79,42 @@ func (b *bed) Close() error {
 }
 
 // Ready implements bench.Bed.
-func (b *bed) Ready(_ context.Context, mode bench.Mode) (err error) {
-	if modeOf(mode.Name).sockmap && b.sockmap == nil {
+func (b *bed) Ready(ctx context.Context, mode bench.Mode) (err error) {
+	m, helper := modeOf(mode.Name), ""
+	if m.sockmap && b.sockmap == nil {
 		b.sockmap, err = openSockmap()
 	}
+	if m.device && err == nil {
+		helper, err = copier.FindHelper()
+	}
+	if helper != b.broker.helper && err == nil {
+		socket := b.broker.socket
+		err = b.broker.stop()
+		b.broker = nil
+		if err == nil {
+			b.broker, err = startBroker(ctx, socket, helper)
+		}
+	}
+	if m.device && err == nil {
+		err = b.awaitDevice(ctx, m)
+	}
 	return err
+}
+
+// awaitDevice waits until the device copies. Helpers start with a worker's first connection.
+func (b *bed) awaitDevice(ctx context.Context, m mode) error {
+	for end := time.Now().Add(devicePatience); ; {
+		if _, _, err := b.exchange(ctx, m, load{size: 64 << 10, connections: 4}); err != nil {
+			return err
+		}
+		name, err := b.broker.device()
+		if err != nil || name != "" {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the copy helper is not ready after %v", devicePatience)
+		}
+	}
 }
 
 // Clear implements bench.Bed. It does nothing: every sample cleans up after itself.

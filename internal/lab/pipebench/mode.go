@@ -28,6 +28,8 @@ type mode struct {
 	bare bool
 	// refusesApps: the applications are not measured.
 	refusesApps bool
+	// device: the broker copies with a device.
+	device bool
 	// needs are capabilities of 'scon pipe doctor'.
 	needs []string
 }
@@ -41,6 +43,7 @@ var modes = []mode{
 	{name: "sockmap", transport: "tcp", sockmap: true, refusesApps: true},
 	{name: "bpf", transport: "bpf", needs: []string{"bpf", "cgroup 2"}},
 	{name: "copier", transport: "copier"},
+	{name: "copier_device", transport: "copier", device: true},
 	{name: "sealed", transport: "sealed", needs: []string{"sealed"}},
 	{name: "auto", transport: "pipe"},
 	{name: "run_posix", transport: "tcp", run: true, needs: []string{"bpf", "cgroup 2"}},
@@ -68,6 +71,11 @@ func (m mode) missing() error {
 	if m.sockmap {
 		if err := features.HaveProgramType(ebpf.SkMsg); err != nil {
 			return fmt.Errorf("programs at sk_msg: %w", err)
+		}
+	}
+	if m.device {
+		if _, err := copier.FindDevice(); err != nil {
+			return err
 		}
 	}
 	if m.run {

@@ -96,9 +96,6 @@ func (o Options) experiment() (bench.Experiment, error) {
 			fmt.Fprintf(o.Notes, "left out: %s: %v\n", m.name, reason)
 			continue
 		}
-		if m.transport == "copier" {
-			fmt.Fprintln(o.Notes, "not measured: the engine copier with a device; the processors copy instead")
-		}
 		for _, before := range e.Modes {
 			e.Pairs = append(e.Pairs, [2]string{m.name, before.Name})
 		}

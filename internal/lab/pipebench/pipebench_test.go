@@ -24,8 +24,8 @@ import (
 // TestMain builds the programs, and runs the test's executable as a broker when the
 // bed starts it as one.
 func TestMain(m *testing.M) {
-	if len(os.Args) == len(brokerArgs)+2 && slices.Equal(os.Args[1:len(brokerArgs)+1], brokerArgs) {
-		if err := ServeBroker(os.Args[len(brokerArgs)+1], os.Stdin, os.Stdout, os.Stderr); err != nil {
+	if len(os.Args) > len(brokerArgs)+1 && slices.Equal(os.Args[1:len(brokerArgs)+1], brokerArgs) {
+		if err := ServeBroker(os.Args[len(brokerArgs)+1:], os.Stdin, os.Stdout, os.Stderr); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -139,11 +139,46 @@ func checkResult(t *testing.T, o Options, r *bench.Result) {
 	if err := r.WriteTable(&table); err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range []string{"| tcp_bridge ", "| sealed ", "| sealed/unix "} {
+	var rows []string
+	for _, m := range e.Modes {
+		rows = append(rows, "| "+m.Name+" ")
+	}
+	if slices.Contains(e.Pairs, [2]string{"sealed", "unix"}) {
+		rows = append(rows, "| sealed/unix ")
+	}
+	for _, row := range rows {
 		if !strings.Contains(table.String(), row) {
 			t.Errorf("the table has no row %q:\n%s", row, &table)
 		}
 	}
+}
+
+// A copy device is measured where there is one, here a mock of its driver, and the mode
+// counts the processor time of the helper.
+func TestCopyDevice(t *testing.T) {
+	left := nstest.Left(t)
+	dir := t.TempDir()
+	for _, build := range [][]string{
+		{"make", "-C", "../../..", "cuda", "CUDA=" + filepath.Join(dir, "scon-pipe-cuda")},
+		{"cc", "-O2", "-fPIC", "-shared", "-o", filepath.Join(dir, "libcuda.so.1"), "../../pipe/testdata/libcuda.c"},
+	} {
+		if out, err := exec.Command(build[0], build[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("build the copy helper: %v: %s", err, out)
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	o := small()
+	o.Modes = []string{"copier", "copier_device"}
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "mode copier_device: ") {
+		t.Errorf("without a driver: %v", err)
+	}
+	t.Setenv("LD_LIBRARY_PATH", dir)
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkResult(t, o, r)
+	left("sconpipe")
 }
 
 // An interrupted run leaves nothing behind and keeps its samples.

@@ -88,23 +88,35 @@ func (b *bed) exchange(ctx context.Context, m mode, l load) (listened, connected
 	if err := server.ready(); err != nil {
 		return listened, connected, err
 	}
-	// One end adds the broker's processor time to its own.
-	client, err := b.start(ctx, m, from, loadProgram, files, append([]string{"connect", address,
-		"--cpu", fmt.Sprint(b.connects), "--also", fmt.Sprint(b.broker.pid())}, args...)...)
+	// One end adds the processor time of the broker and its helpers to its own.
+	pids, err := b.broker.processes()
 	if err != nil {
 		return listened, connected, err
 	}
-	defer client.kill()
+	for _, pid := range pids {
+		args = append(args, "--also", fmt.Sprint(pid))
+	}
+	client, err := b.start(ctx, m, from, loadProgram, files, append([]string{"connect", address, "--cpu", fmt.Sprint(b.connects)}, args...)...)
+	if err != nil {
+		return listened, connected, err
+	}
+	ended := make(chan error, 1)
+	go func() {
+		err := client.end(&connected)
+		if err != nil {
+			server.cancel() // it may wait forever
+		}
+		ended <- err
+	}()
 	if l.rulesChange {
 		if err = server.expect("measured"); err == nil {
 			err = b.broker.changeRules()
 		}
 		if err != nil {
-			return listened, connected, err
+			client.cancel()
 		}
 	}
-	if err := client.end(&connected); err != nil {
-		server.kill() // it may wait forever
+	if err = errors.Join(<-ended, err); err != nil {
 		return listened, connected, err
 	}
 	return listened, connected, server.end(&listened)

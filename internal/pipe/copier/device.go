@@ -115,6 +115,15 @@ func (d *device) depth() int {
 	return d.software.depth()
 }
 
+// mostPiece is large for a device: the driver's calls for a copy take a processor some
+// microseconds, whatever its length.
+func (d *device) mostPiece() uint64 {
+	if d.serving != nil {
+		return devicePiece
+	}
+	return d.software.mostPiece()
+}
+
 func (d *device) kick() {
 	if d.serving != nil && d.serving.gone() {
 		// Its mappings are gone, so that no late write of it can follow.

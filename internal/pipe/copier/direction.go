@@ -81,12 +81,7 @@ type tableEntry struct {
 	done bool   // copied; freed once all earlier entries are
 }
 
-const (
-	tableDepth = 64 // entries
-	// mostPiece bounds a piece, in bytes, so that the receiver reads one while the next is
-	// copied.
-	mostPiece = 128 << 10
-)
+const tableDepth = 64 // entries
 
 // errProtocol: a process has written impossible positions into its page.
 var errProtocol = errors.New("impossible positions")
@@ -129,8 +124,9 @@ func (y *direction) ready() (n uint64, byReceiver bool, err error) {
 	if err != nil {
 		return 0, false, err
 	}
-	n = min(waiting, room, mostPiece)
-	return y.recv.piece(y.submitted, n), room < min(waiting, mostPiece), nil
+	most := y.carriage.worker.stack.mostPiece()
+	n = min(waiting, room, most)
+	return y.recv.piece(y.submitted, n), room < min(waiting, most), nil
 }
 
 // waiting returns how many bytes of one generation of the sender's ring were not submitted

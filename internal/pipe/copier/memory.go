@@ -76,7 +76,7 @@ func (m *memory) make() (err error) {
 		return err
 	}
 	for _, rings := range []*[]*shared{&m.sends, &m.recvs} {
-		r, err := m.carriage.copier.newShared("ring", engine.SmallestRing)
+		r, err := m.carriage.copier.newRing(engine.SmallestRing)
 		if err != nil {
 			return err
 		}
@@ -123,11 +123,11 @@ func (m *memory) Grow(size uint64) (files []int, generation uint32, err error) {
 	if m.sends[len(m.sends)-1].file >= 0 {
 		return nil, 0, unix.EBUSY
 	}
-	send, err := m.carriage.copier.newShared("ring", size)
+	send, err := m.carriage.copier.newRing(size)
 	if err != nil {
 		return nil, 0, err
 	}
-	recv, err := m.carriage.copier.newShared("ring", size)
+	recv, err := m.carriage.copier.newRing(size)
 	if err != nil {
 		send.unmap()
 		send.given()

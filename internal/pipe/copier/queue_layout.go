@@ -6,6 +6,8 @@ import "sync/atomic"
 
 const queueDepth = 1024 // PipeDevice, section IV
 
+const devicePiece = 1048576 // bytes that an entry for the helper has at most
+
 // Kinds of an entry.
 const (
 	kindGeneralSend = 1 // copy

@@ -17,7 +17,7 @@ const (
 
 const (
 	// quantum is the cost at which a share gives way to the next one.
-	quantum = mostPiece
+	quantum = 128 << 10
 	// creditPerSecond bounds the cost of an owner's doorbells and pieces beyond the bytes
 	// that they move: 20,000 doorbells a second.
 	creditPerSecond = 20_000 * doorbellCost

@@ -15,7 +15,7 @@ import (
 // process cannot make the broker fault by truncating it.
 type shared struct {
 	size   uint64 // bytes
-	kept   int    // file for the helper to map, -1 without a helper
+	kept   int    // file for the helper to map; -1: none is needed
 	file   int    // -1 once the process has mapped it; guarded by the broker's lock
 	memory []byte // used by the worker only, once it has adopted the connection
 	region uint32 // its number in the worker's stack
@@ -29,6 +29,15 @@ func (c *Copier) newShared(what string, size uint64) (m *shared, err error) {
 	if m.memory, err = unix.Mmap(m.file, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		m.given()
 		return nil, fmt.Errorf("map a %s of %d bytes: %w", what, size, err)
+	}
+	return m, nil
+}
+
+// newRing creates a ring, which a helper may have to map.
+func (c *Copier) newRing(size uint64) (*shared, error) {
+	m, err := c.newShared("ring", size)
+	if err != nil {
+		return nil, err
 	}
 	if err := c.keep(m, m.file); err != nil {
 		m.given()

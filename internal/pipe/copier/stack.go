@@ -14,6 +14,8 @@ type stack interface {
 	kick()
 	// depth returns how many copies of a direction should be in progress at a time.
 	depth() int
+	// mostPiece bounds a copy, in bytes.
+	mostPiece() uint64
 	close() error
 }
 
@@ -50,6 +52,9 @@ func (s *software) drop(region uint32) { delete(s.regions, region) }
 
 // depth is 1: kick completes each copy before it returns.
 func (s *software) depth() int { return 1 }
+
+// mostPiece lets the receiver read a piece while the next one is copied.
+func (s *software) mostPiece() uint64 { return 128 << 10 }
 
 func (s *software) close() error { return nil }
 

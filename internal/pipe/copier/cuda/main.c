@@ -14,8 +14,9 @@
  * 2. finish polls the oldest copy, so that completions have the order of submissions,
  *    and puts it into the completion queue.
  *
- * The CPU copies small pieces, and memory that the driver does not register. An error of
- * the driver ends the program; the broker then copies with the CPU.
+ * The CPU copies small pieces, and memory that is not registered with the driver: it
+ * refuses some, and to register thousands of small regions would take seconds. An error
+ *of the driver ends the program; the broker then copies with the CPU.
  */
 #include <errno.h>
 #include <poll.h>
@@ -45,10 +46,10 @@ struct region {
 
 #define BUCKETS 1024
 
-/* Bounds of a copy by the device, in bytes, and the copies in progress. The broker's
- * pieces are at most PIECE bytes. */
-#define PIECE (128 << 10)
-#define LEAST (16 << 10)
+/* The smallest copy by the device, in bytes: for a smaller one the driver's calls take a
+ * processor longer than copying. */
+#define LEAST (128 << 10)
+/* Copies in progress. */
 #define SLOTS 32
 
 struct slot {
@@ -99,7 +100,8 @@ static void add(const struct order *o, int file)
 	}
 	if (r->at == MAP_FAILED)
 		die("map a region");
-	r->registered = cuMemHostRegister(r->at, r->size, flags) == CUDA_SUCCESS;
+	r->registered = r->size >= LEAST &&
+			cuMemHostRegister(r->at, r->size, flags) == CUDA_SUCCESS;
 	r->next = *find(r->number);
 	*find(r->number) = r;
 }
@@ -172,7 +174,7 @@ static void copy(struct slot *s)
 
 	s->entry.kind = from && to ? KIND_COMPLETED : KIND_FAILED;
 	s->device = from && to && from->registered && to->registered && len >= LEAST &&
-		    len <= PIECE;
+		    len <= DEVICE_PIECE;
 	if (s->device) {
 		must("copy to the device",
 		     cuMemcpyHtoDAsync(s->stage, from_at, len, s->stream));
@@ -243,7 +245,8 @@ static void serve(void)
 	if (queues == MAP_FAILED)
 		die("map the queues");
 	for (i = 0; i < SLOTS; i++) {
-		must("allocate memory of the device", cuMemAlloc(&slots[i].stage, PIECE));
+		must("allocate memory of the device",
+		     cuMemAlloc(&slots[i].stage, DEVICE_PIECE));
 		must("create a stream",
 		     cuStreamCreate(&slots[i].stream, CU_STREAM_NON_BLOCKING));
 		must("create an event",

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #define QUEUE_DEPTH 1024 /* PipeDevice, section IV */
+#define DEVICE_PIECE 1048576 /* bytes that an entry for the helper has at most */
 
 /* Kinds of an entry. */
 enum {
