@@ -52,7 +52,7 @@ var suites = []suite{
 		"internal/express/discover", "internal/doctor",
 	}},
 	{name: "topology", packages: []string{"internal/lab/topology"}},
-	{name: "daemon", packages: []string{"internal/express"}, bridges: true, leftOut: slices.Concat(ownLogic, stress, order, drivers)},
+	{name: "daemon", packages: []string{"internal/express"}, bridges: true, leftOut: slices.Concat(ownLogic, stress, long, order, drivers)},
 	{name: "drivers", packages: []string{"internal/express"}, only: drivers, hardware: true},
 	{name: "pipe", packages: []string{"internal/pipe"}, only: hostile},
 	{name: "order", packages: []string{"internal/express"}, bridges: true, only: order, several: true},
@@ -82,6 +82,9 @@ var hostile = []string{
 // stress are tests that repeat the work of other tests many times. In an emulator each
 // takes minutes, and the daemon cannot keep up.
 var stress = []string{"TestCrowd", "TestExplainMany", "TestFlood", "TestKillAtAnyMoment", "TestManyContainers", "TestRuleAboutOneOfMany", "TestRulesAmongNewPorts"}
+
+// long are tests that only the long form has.
+var long = []string{"TestSlowestFlows"}
 
 // drivers are tests that need drivers that kernels for virtual machines lack.
 var drivers = []string{"TestUplinkPPP", "TestUplinkWiFi"}
