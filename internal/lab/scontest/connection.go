@@ -109,8 +109,13 @@ func (c *Connection) dial(addr netip.AddrPort, local uint16) error {
 func (c *Connection) openTCP(to string, addr netip.AddrPort, port, local uint16) error {
 	var l net.Listener
 	err := c.B.Do(to, func() (err error) {
-		l, err = (&net.ListenConfig{Control: roomy}).Listen(context.Background(), network("tcp", addr), fmt.Sprintf(":%d", port))
-		return err
+		for end := time.Now().Add(Patience); ; time.Sleep(time.Millisecond) {
+			l, err = (&net.ListenConfig{Control: roomy}).Listen(context.Background(), network("tcp", addr), fmt.Sprintf(":%d", port))
+			// A program that another test starts has the previous listener until its exec.
+			if !errors.Is(err, unix.EADDRINUSE) || time.Now().After(end) {
+				return err
+			}
+		}
 	})
 	if err != nil {
 		return err
