@@ -65,7 +65,7 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 	unstamp(skb);
 	reason = parse(skb, &pkt, v6, ETH_HLEN);
 	if (reason) {
-		note_keyless(&shared.last_odd_sent, reason, now);
+		note_odd(skb, v6, ETH_HLEN, &shared.last_odd_sent, reason, now);
 		return go_regular(skb, reason);
 	}
 	pkt.key.side |= skb->ifindex << SIDE_SHIFT;
@@ -89,6 +89,9 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 	}
 	if (state != SLOT_OPEN)
 		return go_regular(skb, CLOSED);
+	if (!reason && half->flags & PATH_BETWEEN &&
+	    is_behind_odd(skb, &pkt, &shared.last_odd_sent, now))
+		reason = LEASE_ENDED;
 	if (reason) {
 		learn_ingress(skb, &pkt, half, reason);
 		return go_regular(skb, reason);

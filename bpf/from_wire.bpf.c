@@ -108,7 +108,7 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 
 	reason = parse(skb, &pkt, v6, mac_header);
 	if (reason) {
-		note_keyless(&shared.last_odd, reason, now);
+		note_odd(skb, v6, mac_header, &shared.last_odd, reason, now);
 		return go_regular(skb, reason);
 	}
 
@@ -121,6 +121,8 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 		return go_regular(skb, TCP_SYN_FIN_RST);
 	}
 	reason = check_decision_in_order(skb, &pkt, half, now);
+	if (!reason && is_behind_odd(skb, &pkt, &shared.last_odd, now))
+		reason = LEASE_ENDED;
 	if (!v6)
 		from_vxlan_device(skb, &pkt, half, reason);
 	if (reason && decrypted(skb))

@@ -72,6 +72,7 @@ always_inline int learn_at_port(struct __sk_buff *skb, int v6)
 	if (!any_tracked() && (v6 ? ip_protocol6(skb) : ip_protocol(skb)) == IPPROTO_TCP)
 		return go_regular(skb, NO_ENTRY);
 
+	end_list();
 	reason = parse(skb, &pkt, v6, ETH_HLEN);
 	if (reason)
 		return go_regular(skb, reason);

@@ -93,7 +93,7 @@ always_inline void unlock_half(struct half *half)
 	__sync_lock_test_and_set(&half->locked, 0);
 }
 
-/* A longer packet has reached the egress hook, where it is not recorded. */
+/* A packet that others follow has reached the egress hook, where it is not recorded. */
 always_inline void end_pending(struct half *half)
 {
 	if (!(half->flags & PATH_PENDING) || !lock_half(half))
@@ -142,11 +142,12 @@ always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt
 		half->ack = bpf_ntohl(pkt->ack);
 	}
 	advance(half, pkt);
-	if (half->flags & PATH_PENDING && reason != TOO_LONG)
-		return; /* the longer packet may be tracked */
+	if (half->flags & PATH_PENDING && half->probe && reason != TOO_LONG)
+		return; /* a longer packet may be tracked */
 	if (!lock_half(half))
 		return;
-	if (reason == TOO_LONG && half->state == SLOT_OPEN)
+	if (half->state == SLOT_OPEN &&
+	    (reason == TOO_LONG || (reason == IDENTITY && same_device(skb, pkt, half))))
 		half->flags |= PATH_PENDING;
 	track(skb, pkt, half, generation);
 	unlock_half(half);
@@ -238,7 +239,8 @@ always_inline enum reason record_tracked(struct __sk_buff *skb, const struct pac
 
 	known = is_known(skb, pkt, half, &d);
 	if (known && generation == shared.generation && leased(half, now)) {
-		/* The lease still runs: the packet went regular for its length. */
+		/* The lease still runs: the packet went regular for its length or order.
+		 */
 		if (len > half->max_len)
 			half->max_len = len;
 		return EXPRESS;

@@ -92,7 +92,7 @@ enum slot_state {
 #define PATH_BETWEEN (1 << 2)
 /* ... of the same bridge: the TTL stays. */
 #define PATH_BRIDGED (1 << 3)
-/* A longer packet is on the regular path: order.h. */
+/* A packet that the others follow is on the regular path: order.h. */
 #define PATH_PENDING (1 << 4)
 
 /*
@@ -307,6 +307,26 @@ struct {
 	__type(key, __u32);
 	__type(value, struct sent);
 } sent SEC(".maps");
+
+/*
+ * Packets that could have gone express on this CPU shortly after one without a key, and
+ * by a hash of device, source and destination the number of the one up to which they
+ * follow it (order.h). The programs write and read; nothing evicts. Not pinned: of no use
+ * later.
+ */
+#define ODD_PLACES 64
+
+struct odd {
+	__u64 packets;
+	__u64 until[ODD_PLACES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct odd);
+} odd SEC(".maps");
 
 /*
  * Regular packets by device and reason, of each CPU: packets of one device do not

@@ -11,10 +11,13 @@
  * all packets before it have been delivered; it records that and drops the token.
  *
  * Ahead of that queue there is the list of GRO: the kernel runs the ingress hook for up
- * to 8 packets before it passes on those that go regular. A packet that goes regular on
- * its own account, since it is longer than its lease allows, sets PATH_PENDING: the fast
- * path takes no half with flags, and on the slow path all others follow, until one of
- * them reaches the egress hook. Then it is in the queue.
+ * to LIST_PACKETS packets before it passes on those that go regular. A packet that goes
+ * regular on its own account, since it is longer than its lease allows or not like the
+ * others, sets PATH_PENDING: the fast path takes no half with flags, and on the slow path
+ * all others follow, until one of them reaches the egress hook. Then it is in the queue.
+ * Behind a packet without a key, packets between the same hosts follow, until a regular
+ * packet reaches the egress hook on this CPU, or so many have passed that it has left the
+ * list.
  */
 #pragma once
 
@@ -37,13 +40,83 @@ always_inline int has_cb(struct __sk_buff *skb, __u64 mark)
 }
 
 /*
- * Records that a packet without a key goes regular. Fragments and packets with IP
- * options may belong to any connection and end in its queue.
+ * Records that a packet without a key goes regular, and returns whether it is in the way
+ * of others: fragments and packets with IP options may belong to any connection and end
+ * in its queue.
  */
-always_inline void note_keyless(volatile __u32 *last, enum reason reason, __u32 now)
+always_inline int note_keyless(volatile __u32 *last, enum reason reason, __u32 now)
 {
-	if (reason == FRAGMENT || reason == HAS_OPTIONS || reason == MALFORMED)
-		set_time(last, now);
+	if (reason != FRAGMENT && reason != HAS_OPTIONS && reason != MALFORMED)
+		return 0;
+	set_time(last, now);
+	return 1;
+}
+
+/* The kernel's net.core.gro_normal_batch, unless somebody changes it. */
+#define LIST_PACKETS 8
+
+always_inline struct odd *this_cpu_odd(void)
+{
+	__u32 only = 0;
+
+	return bpf_map_lookup_elem(&odd, &only);
+}
+
+/* The place of packets between two hosts at the device of skb, which has the list. */
+always_inline __u32 odd_place(const struct __sk_buff *skb, __u64 addrs)
+{
+	__u64 h = (addrs ^ shared.seed) * 0x9e3779b97f4a7c15;
+
+	h ^= h >> 32;
+	return (h + skb->ifindex) * 0xd6e8feb86659fd93 >> 58;
+}
+
+/* note_keyless(), for a packet that may be in the list of GRO before others. */
+always_inline void note_odd(struct __sk_buff *skb, int v6, __u32 mac_header,
+			    volatile __u32 *last, enum reason reason, __u32 now)
+{
+	__u32 at = mac_header +
+		   (v6 ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr));
+	struct odd *here;
+	__u64 addrs[4];
+
+	if (!note_keyless(last, reason, now))
+		return;
+	here = this_cpu_odd();
+	if (!here ||
+	    bpf_skb_load_bytes(skb, at, addrs, v6 ? sizeof(addrs) : sizeof(*addrs)))
+		return;
+	here->until[odd_place(skb, v6 ? digest(addrs) : addrs[0])] =
+		here->packets + LIST_PACKETS;
+}
+
+/* Whether such a packet may be before this one. */
+always_inline int is_behind_odd(const struct __sk_buff *skb, const struct packet *pkt,
+				const volatile __u32 *last, __u32 now)
+{
+	struct odd *here;
+
+	if (now - *last > RECENT_TICKS)
+		return 0;
+	here = this_cpu_odd();
+	return here && here->packets++ < here->until[odd_place(skb, pkt->key.addrs)];
+}
+
+/*
+ * A regular packet has reached the egress hook: all packets of the list that it was in
+ * have passed the ingress hook.
+ */
+always_inline void end_list(void)
+{
+	__u32 now = jiffies();
+	struct odd *here;
+
+	if (now - shared.last_odd > RECENT_TICKS &&
+	    now - shared.last_odd_sent > RECENT_TICKS)
+		return;
+	here = this_cpu_odd();
+	if (here)
+		here->packets += LIST_PACKETS;
 }
 
 /*

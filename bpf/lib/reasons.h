@@ -20,7 +20,7 @@ enum reason {
 	COMPOSING, /* Conentry without a decision */
 	CLOSED, /* connection ended; the daemon is about to remove the Conentry */
 	NEW_GENERATION, /* rules, routes, links or neighbours have changed */
-	LEASE_ENDED, /* this packet renews the lease, or follows one that is TOO_LONG */
+	LEASE_ENDED, /* this packet renews the lease, or follows one that goes regular */
 	IDENTITY, /* device, MAC addresses, mark or DSCP differ from the decision's */
 	TOO_LONG, /* longer than any packet that the kernel let pass in this lease */
 	INERT, /* no heartbeat from the daemon */

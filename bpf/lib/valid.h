@@ -6,16 +6,22 @@
 
 #include "clock.h"
 
+/* A container's port is in the key. */
+always_inline int same_device(struct __sk_buff *skb, const struct packet *pkt,
+			      const struct half *half)
+{
+	return pkt->key.side > SIDE_FLAGS || half->in_dev == skb->ifindex;
+}
+
 /*
  * Whether device, MAC addresses, mark and DSCP are those of the packet that the
- * kernel decided about. A container's port is in the key. Inside a tunnel, device
- * and mark belong to the outer packet.
+ * kernel decided about. Inside a tunnel, device and mark belong to the outer packet.
  */
 always_inline int same_identity(struct __sk_buff *skb, const struct packet *pkt,
 				const struct half *half, int tunneled)
 {
 	return half->in_macs == macs_of(pkt) && half->in_macs_end == macs_end_of(pkt) &&
-	       (tunneled || pkt->key.side > SIDE_FLAGS || half->in_dev == skb->ifindex) &&
+	       (tunneled || same_device(skb, pkt, half)) &&
 	       (tunneled || half->in_mark == skb->mark) && half->in_tos == dscp_of(pkt);
 }
 
@@ -63,8 +69,9 @@ always_inline enum reason check_decision(struct __sk_buff *skb, const struct pac
 }
 
 /*
- * The same on the slow path. While a longer packet is on the regular path all others
- * follow it: it may be in a list that the kernel passes on behind them (order.h).
+ * The same on the slow path. While a packet that is longer, or not like the others, is on
+ * the regular path they follow it: it may be in a list that the kernel passes on behind
+ * them (order.h).
  */
 always_inline enum reason check_decision_in_order(struct __sk_buff *skb,
 						  const struct packet *pkt,

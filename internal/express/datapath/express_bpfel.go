@@ -108,6 +108,12 @@ type expressHalf struct {
 	Locked      uint32
 }
 
+type expressOdd struct {
+	_       structs.HostLayout
+	Packets uint64
+	Until   [64]uint64
+}
+
 type expressOuter struct {
 	_               structs.HostLayout
 	Macs            uint64
@@ -207,6 +213,7 @@ const (
 	expressMapConentries         = "conentries"
 	expressMapDevices            = "devices"
 	expressMapEvents             = "events"
+	expressMapOdd                = "odd"
 	expressMapOuters             = "outers"
 	expressMapRegular            = "regular"
 	expressMapSent               = "sent"
@@ -300,6 +307,7 @@ type expressMapSpecs struct {
 	Conentries *ebpf.MapSpec `ebpf:"conentries"`
 	Devices    *ebpf.MapSpec `ebpf:"devices"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
+	Odd        *ebpf.MapSpec `ebpf:"odd"`
 	Outers     *ebpf.MapSpec `ebpf:"outers"`
 	Regular    *ebpf.MapSpec `ebpf:"regular"`
 	Sent       *ebpf.MapSpec `ebpf:"sent"`
@@ -353,6 +361,7 @@ type expressMaps struct {
 	Conentries *ebpf.Map `ebpf:"conentries"`
 	Devices    *ebpf.Map `ebpf:"devices"`
 	Events     *ebpf.Map `ebpf:"events"`
+	Odd        *ebpf.Map `ebpf:"odd"`
 	Outers     *ebpf.Map `ebpf:"outers"`
 	Regular    *ebpf.Map `ebpf:"regular"`
 	Sent       *ebpf.Map `ebpf:"sent"`
@@ -366,6 +375,7 @@ func (m *expressMaps) Close() error {
 		m.Conentries,
 		m.Devices,
 		m.Events,
+		m.Odd,
 		m.Outers,
 		m.Regular,
 		m.Sent,

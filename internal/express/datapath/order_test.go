@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
@@ -179,4 +181,127 @@ func TestHostsOwnPackets(t *testing.T) {
 	}
 	b.nextTick()
 	b.goesRegular(f.out, "composing")
+}
+
+// A fragment or a packet with options may be in the list of GRO when others between the same
+// hosts arrive: they follow it, until it has left that list for certain. Then they take the
+// port's queue, and those of other hosts do at once.
+func TestOrderBehindOdd(t *testing.T) {
+	others := families(published(udp), published6(udp))
+	for family, f := range families(masqueraded(udp), masqueraded6(udp)) {
+		for name, odd := range oddPackets(family) {
+			t.Run(family+"/"+name, func(t *testing.T) { orderBehindOdd(t, f, others[family], odd) })
+		}
+	}
+}
+
+// oddPackets make packets without a key of others.
+func oddPackets(family string) map[string]func([]byte) []byte {
+	if family == "IPv6" {
+		return map[string]func([]byte) []byte{
+			"fragment": func(b []byte) []byte { b[ethLen+6] = unix.IPPROTO_FRAGMENT; return b },
+			"options":  func(b []byte) []byte { b[ethLen+6] = unix.IPPROTO_DSTOPTS; return b },
+		}
+	}
+	return map[string]func([]byte) []byte{
+		"first fragment": inIP(func(ip []byte) { ip[6] |= 0x20 }),
+		"last fragment":  inIP(func(ip []byte) { ip[7] = 100 }),
+		"options":        withOptions,
+	}
+}
+
+func orderBehindOdd(t *testing.T, f, other flow, odd func([]byte) []byte) {
+	const list = 8 // the packets of a list (bpf/lib/order.h)
+	b := newBed(t)
+	b.express(f)
+	b.express(other)
+	for b.oddPlace(f.in) == b.oddPlace(other.in) { // another seed
+		b = newBed(t)
+		b.express(f)
+		b.express(other)
+	}
+	inside := openDevice(t, b.ns, "inside")
+	enter := func(data []byte) result {
+		return b.runAfter(b.liven, datapath.FromWire, data, skb{Mark: f.in.inMark})
+	}
+	const recentTicks = 2 // bpf/lib/clock.h
+	round := func() (ok bool) {
+		enter(odd(f.in.enter.bytes()))
+		soon := func() bool { return b.jiffies()-b.Settings().LastOdd <= recentTicks }
+		r := enter(other.in.enter.bytes())
+		if !soon() {
+			return false
+		}
+		if r.verdict != redirect || r.skb.CB[0] != cbToken {
+			t.Errorf("one of other hosts: verdict %d, reason %q, cb %x", r.verdict, r.reason, r.skb.CB)
+		}
+		inside.receive()
+		for i := range list + 1 {
+			r := enter(f.in.enter.bytes())
+			if !soon() {
+				return false
+			}
+			// That of other hosts counts, too.
+			if behind := i < list-1; behind && (r.verdict != unspec || r.reason != "lease_ended") ||
+				!behind && (r.verdict != redirect || r.skb.CB[0] != cbToken) {
+				t.Errorf("packet %d behind it: verdict %d, reason %q, cb %x", i+1, r.verdict, r.reason, r.skb.CB)
+			}
+		}
+		return true
+	}
+	for !round() { // a test takes longer than the kernel does
+	}
+	// Once a regular packet has left, the list that it was in has been looked at.
+	ended := func() (ok bool) {
+		enter(odd(f.in.enter.bytes()))
+		if r := enter(f.in.enter.bytes()); r.verdict == unspec {
+			b.leaves(f.in)
+		}
+		r := enter(f.in.enter.bytes())
+		ok = b.jiffies()-b.Settings().LastOdd <= recentTicks
+		if ok && (r.verdict != redirect || r.skb.CB[0] != cbToken) {
+			t.Errorf("after a regular one has left: verdict %d, reason %q, cb %x", r.verdict, r.reason, r.skb.CB)
+		}
+		return ok
+	}
+	for !ended() {
+	}
+	// A packet that is none of those does not hold up others.
+	enter(inIP(func(ip []byte) { ip[9] = unix.IPPROTO_GRE })(masqueraded(udp).in.enter.bytes()))
+	if r := enter(f.in.enter.bytes()); r.verdict != redirect {
+		t.Errorf("behind GRE: verdict %d, reason %q", r.verdict, r.reason)
+	}
+}
+
+// oddPlace is the place of the hosts of a packet from the wire (bpf/lib/order.h).
+func (b *bed) oddPlace(w direction) uint64 {
+	h := (b.half(w.enter, 0).Key.Addrs ^ b.Settings().Seed) * 0x9e3779b97f4a7c15
+	h ^= h >> 32
+	return (h + uint64(b.wire)) * 0xd6e8feb86659fd93 >> 58
+}
+
+// A packet that is not like the others of its connection goes regular, and those behind it
+// follow until one has passed the list of GRO.
+func TestOrderBehindIdentity(t *testing.T) {
+	for family, f := range families(masqueraded(udp), masqueraded6(udp)) {
+		t.Run(family, func(t *testing.T) {
+			b := newBed(t)
+			b.express(f)
+			for w, port := range map[*direction]int{&f.out: b.port, &f.in: 0} {
+				marked := w.both(func(f *frame) { f.tos ^= 0x20 })
+				for range 2 {
+					b.goesRegular(marked, "identity")
+					b.goesRegular(*w, "lease_ended")
+					b.leaves(*w)
+					b.goesExpress(*w)
+				}
+				// Between such packets the lease is renewed, too.
+				b.goesRegular(marked, "identity")
+				half := b.half(w.enter, port)
+				half.LeaseEnd = uint32(half.Packets)
+				b.regular(*w)
+				b.goesExpress(*w)
+			}
+		})
+	}
 }

@@ -22,6 +22,7 @@ const (
 	tracedMapConentries         = "conentries"
 	tracedMapDevices            = "devices"
 	tracedMapEvents             = "events"
+	tracedMapOdd                = "odd"
 	tracedMapOuters             = "outers"
 	tracedMapRegular            = "regular"
 	tracedMapSent               = "sent"
@@ -105,6 +106,7 @@ type tracedMapSpecs struct {
 	Conentries *ebpf.MapSpec `ebpf:"conentries"`
 	Devices    *ebpf.MapSpec `ebpf:"devices"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
+	Odd        *ebpf.MapSpec `ebpf:"odd"`
 	Outers     *ebpf.MapSpec `ebpf:"outers"`
 	Regular    *ebpf.MapSpec `ebpf:"regular"`
 	Sent       *ebpf.MapSpec `ebpf:"sent"`
@@ -160,6 +162,7 @@ type tracedMaps struct {
 	Conentries *ebpf.Map `ebpf:"conentries"`
 	Devices    *ebpf.Map `ebpf:"devices"`
 	Events     *ebpf.Map `ebpf:"events"`
+	Odd        *ebpf.Map `ebpf:"odd"`
 	Outers     *ebpf.Map `ebpf:"outers"`
 	Regular    *ebpf.Map `ebpf:"regular"`
 	Sent       *ebpf.Map `ebpf:"sent"`
@@ -173,6 +176,7 @@ func (m *tracedMaps) Close() error {
 		m.Conentries,
 		m.Devices,
 		m.Events,
+		m.Odd,
 		m.Outers,
 		m.Regular,
 		m.Sent,
