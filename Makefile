@@ -5,7 +5,7 @@
 # make image   an image for both in dist/, FROM scratch, made by podman
 # make test-k8s   a Kubernetes of two nodes on this machine, with the chart; test-k8s-full: four, with conformance   (root)
 # make build   bin/scon, bin/scon-lab, bin/scon-cni, bin/scon-oci, bin/libsconpipe,
-#              and the pipe's examples; where the CUDA driver is, also the next
+#              the pipe's examples and the man pages; where the CUDA driver is, also the next
 # make cuda    bin/scon-pipe-cuda, which has a GPU copy for the pipe; takes no CUDA
 #
 # V=1 shows the commands. TAGS=pprof has the services serve Go profiles. demo, check and test install what is missing with apt;
@@ -49,7 +49,7 @@ NOT_INLINED := github.com/vishvananda/... github.com/goccy/... github.com/spf13/
 	$(addprefix github.com/scon-project/scon/internal/,api cli config doctor live metrics pin redact report service state suggest top web) github.com/google/nftables/...
 SCONFLAGS := -trimpath -tags "nethttpomithttp2 $(TAGS)" $(NOT_INLINED:%=-gcflags=%=-l)
 
-build: $(BIN)/scon-cni $(BIN)/scon-oci examples scon
+build: $(BIN)/scon-cni $(BIN)/scon-oci examples scon man
 	$(call say,GO,$(BIN)/scon-lab)
 	$(Q)CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(BIN)/scon-lab ./cmd/scon-lab
 	$(Q)if ldconfig -p | grep -q libcuda.so.1; then $(MAKE) cuda; fi
@@ -131,7 +131,7 @@ test-long: root build
 	$(Q)scripts/with-own-mounts.sh go test -vet=off -timeout 2h ./test/differential -cases 10000
 
 # All tests of what depends on the kernel, in guests with Debian's kernels.
-test-kernels:
+test-kernels: build
 	$(Q)scripts/install-deps.sh kernels arm64
 	$(Q)go test -timeout 6h -v ./test/kernels -full
 
@@ -169,15 +169,18 @@ demo: root build
 	$(Q)scripts/demo-docker.sh
 
 # Man pages, from the same texts as --help and the settings.
-man:
+man: $(BIN)/man/scon.8
+$(BIN)/man/scon.8: $(shell find cmd internal -name '*.go')
 	$(call say,MAN,$(BIN)/man)
 	$(Q)rm -rf $(BIN)/man && mkdir -p $(BIN)/man
-	$(Q)env -u GOARCH CGO_ENABLED=0 go run -tags man ./cmd/scon $(BIN)/man
 	$(Q)env -u GOARCH CGO_ENABLED=0 go run -tags man ./cmd/scon-lab $(BIN)/man
+	$(Q)env -u GOARCH CGO_ENABLED=0 go run -tags man ./cmd/scon $(BIN)/man
 
+# It builds nothing: root may have no Go, and would fetch the modules again.
 # HOST_SCON is a scon that this machine can run.
 HOST_SCON ?= $(BIN)/scon
-install: build man
+install:
+	$(Q)test -e $(BIN)/man/scon.8 -a -e $(BIN)/scon-lab || { echo "make install: nothing is built: run 'make build' first, as yourself" >&2; exit 1; }
 	$(call say,INSTALL,$(DESTDIR)$(PREFIX))
 	$(Q)install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/scon \
 		$(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \

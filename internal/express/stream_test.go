@@ -32,10 +32,7 @@ func arriveBothDirections(t *testing.T, b *scontest.Bed) {
 		for _, proto := range []string{"tcp", "udp"} {
 			t.Run(name+" "+proto, func(t *testing.T) {
 				b := b.In(t)
-				c := connect(b, proto, 1).GoExpress()
-				before := c.MustFlow()
-				sent := c.Exchange(2 << 20)
-				c.WantShare(before.ExpressBytes, c.MustFlow().ExpressBytes, sent)
+				connect(b, proto, 1).ExchangeExpress(2 << 20)
 			})
 		}
 	}

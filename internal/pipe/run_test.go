@@ -83,8 +83,10 @@ func TestRunIsTCP(t *testing.T) {
 	want, got := strings.Split(table(false), "\n"), strings.Split(table(true), "\n")
 	for i := range max(len(want), len(got)) {
 		if i >= len(want) || i >= len(got) || want[i] != got[i] {
-			t.Fatalf("line %d by TCP and by the pipe:\n%s\n%s", i+1, strings.Join(want[min(i, len(want)):min(i+3, len(want))], "\n"),
-				strings.Join(got[min(i, len(got)):min(i+3, len(got))], "\n"))
+			around := func(lines []string) string {
+				return strings.Join(lines[max(0, min(i, len(lines))-6):min(i+3, len(lines))], "\n")
+			}
+			t.Fatalf("line %d by TCP:\n%s\nby the pipe:\n%s", i+1, around(want), around(got))
 		}
 	}
 	wentByPipe(t, b)

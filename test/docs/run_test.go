@@ -49,6 +49,18 @@ var install = sync.OnceValues(func() (string, error) {
 	return dir, nil
 })
 
+// Without what "make build" makes, "make install" says so, and installs nothing.
+func TestInstallUnbuilt(t *testing.T) {
+	dir := t.TempDir()
+	out, err := exec.Command("make", "-C", root, "install", "BIN="+filepath.Join(dir, "bin"), "DESTDIR="+filepath.Join(dir, "dest")).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "run 'make build' first") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) > 0 {
+		t.Errorf("it has left %q, %v", left, err)
+	}
+}
+
 // installed is install's folder, "" before.
 var installed string
 
