@@ -33,7 +33,7 @@ func TestFewGenerations(t *testing.T) {
 			return nil
 		}
 	}
-	before := settled(b)
+	before := settled(b, 1)
 	b.Sh(lab.Device, fmt.Sprintf(`
 		ip link add veth9 type veth peer name eth0 netns %s
 		ip link set veth9 master docker0
@@ -50,16 +50,18 @@ func TestFewGenerations(t *testing.T) {
 	}
 }
 
-// settled returns the generation once the delivery at the container's port is known, which
+// settled returns the generation once the delivery at the containers' ports is known, which
 // on a busy machine comes after the first connection.
-func settled(b *scontest.Bed) uint32 {
+func settled(b *scontest.Bed, containers int) uint32 {
 	b.T.Helper()
-	scontest.Eventually(b.T, "the delivery at veth1 is known", func() error {
-		if !strings.Contains(b.Daemon.Log(), "msg=delivery dev=veth1") {
-			return errors.New("it is not")
-		}
-		return nil
-	})
+	for n := range containers {
+		scontest.Eventually(b.T, "the delivery at "+lab.Port(n+1)+" is known", func() error {
+			if !strings.Contains(b.Daemon.Log(), "msg=delivery dev="+lab.Port(n+1)) {
+				return errors.New("it is not")
+			}
+			return nil
+		})
+	}
 	return b.Status().Generation
 }
 
@@ -70,7 +72,7 @@ func TestFewGenerationsUnhooked(t *testing.T) {
 		c.Regular = []config.Selector{{Device: "veth9"}}
 	}})
 	c := b.Outgoing("udp", 1).GoExpress()
-	before := settled(b)
+	before := settled(b, 1)
 	ns := nstest.New(t)
 	b.Sh(lab.Device, fmt.Sprintf(`
 		ip link add veth9 type veth peer name eth0 netns %s

@@ -95,6 +95,7 @@ func newBetween(t *testing.T, w between, l scontest.Layout) *scontest.Bed {
 	b.Up()
 	b.WaitHooked(1)
 	b.WaitHooked(2)
+	settled(b, 2)
 	return b
 }
 
