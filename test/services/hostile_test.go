@@ -236,6 +236,13 @@ func underAttack(t *testing.T, attack, refused string) {
 		bytes.proceed()
 		packets.Proceed()
 		if attack == "rechecks" {
+			scontest.Eventually(t, "a proof has timed out", func() error {
+				p, err := bytes.status()
+				if err == nil && p.Refused[refused] == 0 {
+					err = errors.New("none has")
+				}
+				return err
+			})
 			b.Sh("c3", "nft flush chain ip t out")
 		}
 	}
