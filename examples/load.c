@@ -49,8 +49,7 @@ static struct options {
 	int connections;
 	int cpu;
 	int sockmap; /* -1: none */
-	pid_t also[MOST_ALSO]; /* processes whose processor time is added; 0 ends the list
-				*/
+	pid_t also[MOST_ALSO]; /* whose processor time is added; 0 ends the list */
 } opt = { .size = 64 << 10,
 	  .warm_s = 0.1,
 	  .seconds = 0.5,

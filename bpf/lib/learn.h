@@ -239,8 +239,7 @@ always_inline enum reason record_tracked(struct __sk_buff *skb, const struct pac
 
 	known = is_known(skb, pkt, half, &d);
 	if (known && generation == shared.generation && leased(half, now)) {
-		/* The lease still runs: the packet went regular for its length or order.
-		 */
+		/* The lease still runs: it went regular for its length or order. */
 		if (len > half->max_len)
 			half->max_len = len;
 		return EXPRESS;

@@ -50,9 +50,9 @@ ends it and keeps the samples taken so far.`,
 // newPipeBrokerCommand is the broker that bench starts.
 func newPipeBrokerCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    "broker SOCKET [HELPER]",
+		Use:    "broker SOCKET HELPER",
 		Hidden: true,
-		Args:   cobra.RangeArgs(1, 2),
+		Args:   cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return pipebench.ServeBroker(args, os.Stdin, os.Stdout, os.Stderr)
 		},

@@ -36,11 +36,10 @@ const (
 )
 
 // ServeBroker runs a broker for the bench alone, in a process of its own, so that
-// its processor time can be measured. The arguments are the socket and, to copy with a
-// device, the helper's path. It writes a line when it is ready, does what each byte of in
+// its processor time can be measured. The arguments are the socket and the helper's
+// path, "" to copy with processors. It writes a line when it is ready, does what each byte of in
 // asks for, and exits when in ends.
 func ServeBroker(args []string, in io.Reader, out, log io.Writer) error {
-	args = append(args, "") // no helper
 	b, err := pipe.New(pipe.Options{
 		Socket: args[0], MemoryLimit: memoryLimit, Share: 100, Copier: copier.New(args[1]),
 		Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -87,10 +86,7 @@ const (
 )
 
 func startBroker(ctx context.Context, socket, helper string) (b *broker, err error) {
-	args := append(slices.Clone(brokerArgs), socket)
-	if helper != "" {
-		args = append(args, helper)
-	}
+	args := append(slices.Clone(brokerArgs), socket, helper)
 	b = &broker{socket: socket, helper: helper, cmd: exec.Command("/proc/self/exe", args...)}
 	b.cmd.Stderr = &b.says
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must not reach it

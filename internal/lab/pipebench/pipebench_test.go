@@ -24,7 +24,7 @@ import (
 // TestMain builds the programs, and runs the test's executable as a broker when the
 // bed starts it as one.
 func TestMain(m *testing.M) {
-	if len(os.Args) > len(brokerArgs)+1 && slices.Equal(os.Args[1:len(brokerArgs)+1], brokerArgs) {
+	if len(os.Args) == len(brokerArgs)+3 && slices.Equal(os.Args[1:len(brokerArgs)+1], brokerArgs) {
 		if err := ServeBroker(os.Args[len(brokerArgs)+1:], os.Stdin, os.Stdout, os.Stderr); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
