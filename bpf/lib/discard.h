@@ -18,6 +18,9 @@
 always_inline void track_discard(struct __sk_buff *skb, const struct packet *pkt,
 				 struct half *half, enum reason reason)
 {
+	/* What a bridge forwards meets other rules than what it passes up to IP. */
+	if (!same_destination(macs_of(pkt), half->out_macs))
+		return;
 	/*
 	 * Only packets with DF: the kernel answers those that are too long with ICMP,
 	 * but fragments those without DF. IPv6 is never fragmented on the path.

@@ -153,7 +153,7 @@ struct half {
 	__u8 flags; /* e: DEV_* of the output device, and PATH_*; s: PATH_PENDING */
 	__u32 out_dev; /* e: 0 until a decision has been seen */
 	__u32 out_mark; /* e */
-	__u64 out_macs; /* e */
+	__u64 out_macs; /* e; of a discard, d: the destination that its packets have */
 	__u32 out_macs_end; /* e */
 	__u32 out_ports; /* d */
 	__u64 out_addrs; /* d; for IPv6, the twin's addrs6 reversed; of a discard, s: the

@@ -81,6 +81,12 @@ always_inline __u32 macs_end_of(const struct packet *pkt)
 	return pkt->mac_header ? load32((const void *)pkt->ip - ETH_HLEN + 8) : 0;
 }
 
+/* Whether the destination of two packets, of macs_of(), is the same. */
+always_inline int same_destination(__u64 macs, __u64 others)
+{
+	return !((macs ^ others) << 16);
+}
+
 /* Length of the IP header: packets with options are regular. */
 always_inline __u32 ip_header(const struct packet *pkt)
 {

@@ -172,6 +172,39 @@ func TestDiscardEndsWithConnection(t *testing.T) {
 	}
 }
 
+// What containers of one bridge send each other never comes to the rules about what the
+// bridge passes up to IP. So a rule there that drops all says nothing of a packet that
+// another rule rejects, and the sender hears of each.
+func TestNoDiscardOnBridge(t *testing.T) {
+	t.Parallel()
+	needReasons(t)
+	b := scontest.NewExpress(t, scontest.Layout{Containers: 2})
+	b.Sh(lab.Device, `
+		sysctl -q -w net.ipv4.icmp_ratemask=0
+		nft add table bridge denied
+		nft add chain bridge denied input { type filter hook input priority 0 ; }
+		nft add rule bridge denied input meta l4proto udp drop`)
+	d := newDenied(b, "reject")
+	neighbour := &net.UDPAddr{IP: lab.ContainerAddr(2).AsSlice(), Port: deniedPort}
+	var from *net.UDPConn
+	if err := b.Do(lab.Container(1), func() (err error) { from, err = net.DialUDP("udp4", nil, neighbour); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	d.from.Close()
+	d.from = from
+	for i := range 300 {
+		d.send(1)
+		_ = from.SetReadDeadline(time.Now().Add(scontest.Patience))
+		if _, err := from.Read(make([]byte, 1)); !scontest.Refused(err) {
+			t.Fatalf("packet %d: %v, not that it was rejected", i, err)
+		}
+	}
+	if n := b.Status().Totals.DiscardedPackets; n > 0 {
+		t.Errorf("%d packets were discarded that a rule rejects", n)
+	}
+}
+
 // Packets that a rule rejects, counts or accepts now and then are never
 // discarded.
 func TestNoDiscard(t *testing.T) {

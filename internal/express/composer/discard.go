@@ -24,7 +24,12 @@ func (c *Composer) discard(p *discover.Port, tuple conntrack.Tuple, now time.Tim
 	if !c.discards || !c.discardable(p, tuple, now) {
 		return Untracked
 	}
-	switch err := c.table.Discard(p.Index, tuple, now); {
+	inside, _ := p.Inside()
+	l, err := netlink.LinkByIndex(inside)
+	if err != nil {
+		return Untracked // the device is gone
+	}
+	switch err := c.table.Discard(p.Index, l.Attrs().HardwareAddr, tuple, now); {
 	case errors.Is(err, contable.ErrFull):
 		return TableFull
 	case errors.Is(err, contable.ErrShare):

@@ -1,6 +1,7 @@
 package contable
 
 import (
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -39,8 +40,9 @@ func (s Discarded) plus(o Discarded) Discarded {
 	return Discarded{s.Packets + o.Packets, s.Bytes + o.Bytes}
 }
 
-// Discard publishes a discard for what the container behind port sends.
-func (t *Table) Discard(port int, tuple conntrack.Tuple, now time.Time) error {
+// Discard publishes a discard for what the container behind port sends to a MAC address,
+// nil at a device without.
+func (t *Table) Discard(port int, to net.HardwareAddr, tuple conntrack.Tuple, now time.Time) error {
 	if !oneFamily(tuple.Src, tuple.Dst) {
 		return ErrFamily
 	}
@@ -60,6 +62,7 @@ func (t *Table) Discard(port int, tuple conntrack.Tuple, now time.Time) error {
 	h.Twin = slot
 	h.Lease = t.ticks(min(discardLease, t.opts.Lease))
 	h.Addrs6 = native6(tuple)
+	h.OutMacs = macsOf(to)
 	t.live.addDiscard(key, &Discard{Port: port, Tuple: tuple, Composed: now, slot: slot})
 	h.State = datapath.SlotDiscard
 	t.show(slot)

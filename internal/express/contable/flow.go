@@ -71,6 +71,15 @@ func (e *Conentry) slots() [2]uint32 {
 	return [2]uint32{e.inbound, e.outbound}
 }
 
+// macsOf returns the first 8 bytes of an Ethernet header: the destination, and zeros for
+// the source.
+func macsOf(mac net.HardwareAddr) (macs uint64) {
+	for i, b := range mac {
+		macs |= uint64(b) << (8 * i)
+	}
+	return macs
+}
+
 // macOf returns the destination of the first bytes of an Ethernet header.
 func macOf(macs uint64) net.HardwareAddr {
 	mac := make(net.HardwareAddr, 6)

@@ -34,7 +34,7 @@ func TestDiscard(t *testing.T) {
 
 func discards(t *testing.T, f flow) {
 	b := newBed(t)
-	if err := b.table.Discard(b.port, f.tuple, time.Now()); err != nil {
+	if err := b.table.Discard(b.port, f.out.enter.dstMAC[:], f.tuple, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	h := b.dropped(f)
@@ -58,6 +58,27 @@ func discards(t *testing.T, f flow) {
 	b.goesRegular(f.out, "new_generation")
 }
 
+// A packet that goes to another MAC address is no packet of the discard: a bridge forwards
+// it, past other rules. It is not watched.
+func TestDiscardOtherDestination(t *testing.T) {
+	for family, f := range families(masqueraded(udp), masqueraded6(udp)) {
+		t.Run(family, func(t *testing.T) {
+			for at := range f.out.enter.dstMAC {
+				b := newBed(t)
+				to := f.out.enter.dstMAC
+				to[at] ^= 2
+				if err := b.table.Discard(b.port, to[:], f.tuple, time.Now()); err != nil {
+					t.Fatal(err)
+				}
+				b.goesRegular(f.out, "composing")
+				if h := b.half(f.out.enter, b.port); h.Tracked != 0 {
+					t.Errorf("a packet to %x is watched for a discard of those to %x", f.out.enter.dstMAC, to)
+				}
+			}
+		})
+	}
+}
+
 // What reaches the container from where it could not send to is a connection:
 // from then on its packets go regular.
 func TestDiscardIsPardoned(t *testing.T) {
@@ -68,7 +89,7 @@ func TestDiscardIsPardoned(t *testing.T) {
 
 func pardoned(t *testing.T, f flow) {
 	b := newBed(t)
-	if err := b.table.Discard(b.port, f.tuple, time.Now()); err != nil {
+	if err := b.table.Discard(b.port, f.out.enter.dstMAC[:], f.tuple, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	b.dropped(f)
