@@ -285,6 +285,7 @@ func (u uplink) test(t *testing.T) {
 	for _, proto := range []string{"tcp", "udp"} {
 		for name, c := range overSecond(b, proto) {
 			c.ExchangeExpress(256 << 10)
+			c.Exchange(64 << 10) // with fragments
 			if f := c.MustFlow(); f.Oif != "up0" {
 				t.Errorf("%s goes out of %q", name, f.Oif)
 			}
