@@ -162,14 +162,17 @@ static void look(int fd)
 	events("poll", p.revents);
 }
 
-/* exchange transfers bytes, or not, until all connections can have moved. */
-static void exchange(struct pair *p, bool bytes)
+/* Rounds of exchange in which all connections can have moved. */
+#define ROUNDS 80
+
+/* exchange transfers bytes, or not, in rounds of a millisecond. */
+static void exchange(struct pair *p, bool bytes, int rounds)
 {
 	char byte = 1;
 	size_t i;
 	int n;
 
-	for (n = 0; n < 80; n++) {
+	for (n = 0; n < rounds; n++) {
 		for (i = 0; i < FIRSTS; i++) {
 			if (bytes) {
 				write(p[i].a, &byte, 1);
@@ -199,7 +202,7 @@ static void prepare(struct pair *p, int state, bool unread)
 	size_t i;
 
 	if (state == RING || state == AGAIN)
-		exchange(p, true);
+		exchange(p, true, ROUNDS);
 	for (i = 0; i < FIRSTS; i++) {
 		if (state == AGAIN)
 			setsockopt(p[i].b, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one));
@@ -209,7 +212,7 @@ static void prepare(struct pair *p, int state, bool unread)
 			setsockopt(p[i].a, IPPROTO_TCP, TCP_CORK, &one, sizeof(one));
 	}
 	if (state == MOVES || state == UNSENT)
-		exchange(p, false);
+		exchange(p, false, ROUNDS);
 }
 
 static void met_by(size_t first, int fd)
@@ -227,20 +230,28 @@ static void met_by(size_t first, int fd)
 	result("send", send(fd, "x", 1, MSG_NOSIGNAL));
 }
 
-static void cut_all(int state, bool unread)
+/* reset_all resets the connections. */
+static void reset_all(struct pair *p)
 {
 	struct linger now = { .l_onoff = 1 };
+	size_t i;
+
+	for (i = 0; i < FIRSTS; i++) {
+		setsockopt(p[i].a, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+		close(p[i].a);
+	}
+	pause_ms(20);
+}
+
+static void cut_all(int state, bool unread)
+{
 	struct pair p[FIRSTS];
 	size_t i;
 
 	for (i = 0; i < FIRSTS; i++)
 		p[i] = cold_pair(-1);
 	prepare(p, state, unread);
-	for (i = 0; i < FIRSTS; i++) {
-		setsockopt(p[i].a, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
-		close(p[i].a);
-	}
-	pause_ms(20);
+	reset_all(p);
 	for (i = 0; i < FIRSTS; i++) {
 		say("%s, %s, %s", states[state], unread ? "unread" : "read",
 		    firsts[i].name);
@@ -256,5 +267,28 @@ void case_cuts(void)
 	for (state = 0; state < STATES; state++) {
 		cut_all(state, false);
 		cut_all(state, true);
+	}
+}
+
+/* Nagle's algorithm holds back a program's bytes that follow the library's token, which
+ * the peer has not acknowledged yet. A connection that is reset then loses them. */
+void case_held(void)
+{
+	struct pair p[FIRSTS];
+	char buf[8];
+	int rounds;
+	size_t i;
+
+	for (rounds = 1; rounds <= 12; rounds++) {
+		for (i = 0; i < FIRSTS; i++)
+			p[i] = cold_pair(-1);
+		exchange(p, true, rounds);
+		for (i = 0; i < FIRSTS; i++)
+			write(p[i].a, "hello", 5);
+		reset_all(p);
+		for (i = 0; i < FIRSTS; i++) {
+			result("recv", recv(p[i].b, buf, sizeof(buf), 0));
+			close(p[i].b);
+		}
 	}
 }

@@ -61,6 +61,10 @@ struct shared {
 	struct wire_token token; /* of this end */
 	bool announced; /* its position was announced, or it is not sent */
 	atomic_size_t token_left; /* its unsent bytes, which precede all others */
+	_Atomic uint64_t token_end; /* its end, as tcp_sent counts; 0: the peer has it,
+				     * or none was sent */
+
+	pthread_mutex_t nodelay_lock; /* guards the socket's TCP_NODELAY */
 
 	pthread_mutex_t rx_lock; /* guards: */
 	_Atomic enum path rx_path;

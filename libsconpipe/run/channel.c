@@ -177,6 +177,7 @@ struct channel *channel_open(uint32_t id, uint32_t serial, int bell,
 	s->owner = getpid();
 	s->processes = 1;
 	lock_init(&s->tx_lock);
+	lock_init(&s->nodelay_lock);
 	lock_init(&s->rx_lock);
 	channel_times(ch, fd);
 	ch->refs = ch->fds = 1;

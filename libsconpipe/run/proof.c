@@ -141,7 +141,26 @@ static void announce(struct channel *ch, int fd)
 	if (err)
 		return;
 	s->token_left = sizeof(s->token);
+	s->token_end = q.size + s->client + sizeof(s->token);
 	channel_fail(ch, proof_flush(ch, fd, MSG_DONTWAIT));
+}
+
+void proof_push(struct channel *ch, int fd)
+{
+	struct shared *s = ch->s;
+	uint64_t given, acked = 0;
+	int err = errno;
+
+	if (!s->token_end)
+		return;
+	tcp_sent(fd, &given, &acked);
+	shared_lock(s, &s->nodelay_lock);
+	if (acked < s->token_end)
+		socket_push(fd);
+	else
+		s->token_end = 0;
+	pthread_mutex_unlock(&s->nodelay_lock);
+	errno = err;
 }
 
 /* fetch_rings gets the rings from the broker. */

@@ -188,8 +188,11 @@ static ssize_t send_tcp(struct channel *ch, int fd, const struct iovec *iov, siz
 			int flags, pthread_mutex_t *lock)
 {
 	struct msghdr msg = { .msg_iov = (struct iovec *)iov, .msg_iovlen = count };
+	ssize_t n = cancellable_sendmsg(ch, fd, &msg, flags, lock);
 
-	return cancellable_sendmsg(ch, fd, &msg, flags, lock);
+	if (n > 0 && !(flags & MSG_MORE))
+		proof_push(ch, fd);
+	return n;
 }
 
 /* send_rest sends the rest of the buffers, from offset at on, by TCP. */

@@ -74,6 +74,18 @@ bool socket_plain(int fd)
 	       !option_is_set(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT);
 }
 
+void socket_push(int fd)
+{
+	int unsent = 0, on = 1, off = 0;
+
+	if (real()->ioctl(fd, SIOCOUTQNSD, &unsent) < 0 || !unsent ||
+	    option_is_set(fd, IPPROTO_TCP, TCP_NODELAY) ||
+	    option_is_set(fd, IPPROTO_TCP, TCP_CORK))
+		return;
+	real()->setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	real()->setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &off, sizeof(off));
+}
+
 int socket_error(int fd)
 {
 	socklen_t len = sizeof(int);

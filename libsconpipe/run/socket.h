@@ -20,6 +20,10 @@ int socket_error(int fd);
 /* socket_timeout returns SO_SNDTIMEO or SO_RCVTIMEO in nanoseconds, 0 for none. */
 int64_t socket_timeout(int fd, int option);
 
+/* socket_push has the kernel send what Nagle's algorithm holds back, unless the program
+ * holds it back itself (TCP_CORK). TCP_NODELAY must not change meanwhile. */
+void socket_push(int fd);
+
 /*
  * tcp_sent returns how many bytes the socket was given to send and how many of them
  * the peer has acknowledged; both count the client's SYN. The result is 0, -errno, or

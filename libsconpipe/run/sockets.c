@@ -124,7 +124,13 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 		errno = ENOPROTOOPT; /* as a kernel without kernel TLS */
 		return -1;
 	}
-	result = real()->setsockopt(fd, level, name, value, len);
+	if (ch && level == IPPROTO_TCP && name == TCP_NODELAY) {
+		shared_lock(ch->s, &ch->s->nodelay_lock);
+		result = real()->setsockopt(fd, level, name, value, len);
+		pthread_mutex_unlock(&ch->s->nodelay_lock);
+	} else {
+		result = real()->setsockopt(fd, level, name, value, len);
+	}
 	if (ch) {
 		int err = errno;
 
