@@ -15,6 +15,7 @@ files.h         files.c
 pace.h          pace.c
 arena.h         arena.c
 channel.h       channel.c
+inbox.h         inbox.c
 wait.h          wait.c
 proof.h         proof.c
 stream.h        stream.c recv.c send.c

@@ -2,176 +2,22 @@
 /*
  * Receiving:
  *
- * 1. read_prefix reads from the ring how many bytes come by TCP before the ring's.
+ * 1. inbox_begin reads from the ring how many bytes come by TCP before the ring's.
  * 2. recv_tcp reads these, and no more.
- * 3. scatter copies from the ring; release frees the room, and rings the doorbell of a
- *    sender that waits for it.
+ * 3. inbox_copy copies from the ring; inbox_release frees the room, and rings the
+ *    doorbell of a sender that waits for it.
  * 4. Only when the ring is empty, check_socket reads the socket: its bytes were sent
- * after the ring's, or the stream has ended.
+ *    after the ring's, or the stream has ended.
  */
 #include <errno.h>
 #include <string.h>
 #include <sys/ioctl.h>
 
+#include "inbox.h"
 #include "real.h"
 #include "socket.h"
 #include "stream.h"
 #include "wait.h"
-
-/* A ring begins with the number of bytes that were sent by TCP before. */
-#define PREFIX sizeof(uint64_t)
-
-/* A larger number is a protocol error. */
-#define MOST_BEFORE (UINT64_C(1) << 60)
-
-struct want {
-	const struct iovec *iov;
-	size_t count;
-	size_t len; /* of all buffers */
-	int flags;
-};
-
-static int protocol_error(struct channel *ch)
-{
-	struct shared *s = ch->s;
-
-	atomic_store(&s->broken, ECONNRESET);
-	return -ECONNRESET;
-}
-
-/* switches says whether the peer sends to another ring than this end reads. */
-static bool switches(struct channel *ch)
-{
-	return atomic_load_explicit(&channel_peer(ch)->generation,
-				    memory_order_acquire) != ch->s->generation;
-}
-
-/* switch_ring goes to the ring that the peer sends to, once the one before is read. It
- * returns where that one ends, or UINT64_MAX if the peer violates the protocol. */
-static uint64_t switch_ring(struct channel *ch)
-{
-	struct side *peer = channel_peer(ch);
-	struct shared *s = ch->s;
-	uint32_t generation = peer->generation;
-	uint64_t at = peer->switch_at, head = peer->head;
-
-	if (generation != s->mapped || at < s->pos || at > head)
-		return UINT64_MAX;
-	if (at > s->pos)
-		return at;
-	s->ring_start = at;
-	s->generation = generation;
-	return head;
-}
-
-/* avail returns how many bytes can be read from the ring, or -errno. */
-static ssize_t avail(struct channel *ch)
-{
-	struct shared *s = ch->s;
-	/* A head in the next ring shows that the peer has switched. */
-	uint64_t head =
-		atomic_load_explicit(&channel_peer(ch)->head, memory_order_acquire);
-
-	if (s->broken)
-		return -ECONNRESET;
-	if (switches(ch))
-		head = switch_ring(ch);
-	if (head < s->pos || head - s->pos > channel_ring(ch)->size)
-		return protocol_error(ch);
-	return head - s->pos;
-}
-
-/* release returns room to the sender. It rings the doorbell of a sender that waits for
- * room once half of the ring is free, or when this end is about to wait. */
-static void release(struct channel *ch, size_t n, bool waits)
-{
-	struct shared *s = ch->s;
-	struct side *peer = channel_peer(ch);
-	uint32_t wait;
-
-	s->pos += n;
-	atomic_store_explicit(&ch->c.own->tail, s->pos, memory_order_release);
-	full_fence();
-	wait = atomic_load_explicit(&peer->write_wait, memory_order_relaxed);
-	if (wait == s->rung_write)
-		return;
-	if (!waits && atomic_load_explicit(&peer->head, memory_order_relaxed) - s->pos >
-			      channel_ring(ch)->size / 2)
-		return;
-	s->rung_write = wait;
-	bell_ring(ch);
-}
-
-/* read_prefix reads the prefix once it is there, and switches to the ring once TCP's
- * bytes are read. */
-static int read_prefix(struct channel *ch)
-{
-	struct shared *s = ch->s;
-	uint64_t before;
-	ssize_t n;
-
-	if (s->rx_path != PATH_TCP)
-		return 0;
-	if (!s->tcp_known) {
-		n = avail(ch);
-		if (n < (ssize_t)PREFIX)
-			return n < 0 ? n : 0;
-		memcpy(&before, ring_at(channel_ring(ch), 0), PREFIX);
-		if (before < s->tcp_read || before > MOST_BEFORE)
-			return protocol_error(ch);
-		s->tcp_known = true;
-		s->tcp_left = before - s->tcp_read;
-		release(ch, PREFIX, false);
-	}
-	if (!s->tcp_left)
-		s->rx_path = PATH_RING;
-	return 0;
-}
-
-/* copy_ahead copies what another processor has just written. It prefetches, across page
- * boundaries too, where hardware prefetchers stop. */
-#define AHEAD 4096
-#define STRIDE 1024
-#define CACHE_LINE 64
-
-static void copy_ahead(char *to, const char *from, size_t n)
-{
-	while (n) {
-		size_t part = n < STRIDE ? n : STRIDE, i;
-
-		for (i = AHEAD; i < AHEAD + part && i < n; i += CACHE_LINE)
-			__builtin_prefetch(from + i);
-		memcpy(to, from, part);
-		to += part;
-		from += part;
-		n -= part;
-	}
-}
-
-/* scatter copies n bytes from the ring to the buffers, from offset at on. */
-static void scatter(struct channel *ch, const struct want *w, size_t at, size_t n)
-{
-	struct shared *s = ch->s;
-	const char *from = ring_at(channel_ring(ch), s->pos);
-	size_t i;
-
-	for (i = 0; n && i < w->count; i++) {
-		size_t part = w->iov[i].iov_len;
-
-		if (at >= part) {
-			at -= part;
-			continue;
-		}
-		part -= at;
-		if (part > n)
-			part = n;
-		if (!(w->flags & MSG_TRUNC))
-			copy_ahead((char *)w->iov[i].iov_base + at, from, part);
-		from += part;
-		n -= part;
-		at = 0;
-	}
-}
 
 /* slice makes buffers of n bytes of the buffers, from offset at on. */
 static size_t slice(const struct want *w, size_t at, size_t n, struct iovec *out)
@@ -243,15 +89,15 @@ static ssize_t peek_on(struct channel *ch, int fd, const struct want *w, size_t 
 		want = tcp_rest(ch);
 	if ((size_t)n < want && proof_cut(ch, want) == (size_t)n)
 		n = peek_over(ch, fd, w, at, n, want);
-	if (read_prefix(ch) || !s->tcp_known || (size_t)n < tcp_rest(ch))
+	if (inbox_begin(ch) || !s->tcp_known || (size_t)n < tcp_rest(ch))
 		return n;
 	n = tcp_rest(ch);
-	more = avail(ch);
+	more = inbox_avail(ch);
 	if (more <= 0)
 		return n;
 	if ((size_t)more > w->len - at - n)
 		more = w->len - at - n;
-	scatter(ch, w, at + n, more);
+	inbox_copy(ch, w, at + n, more);
 	return n + more;
 }
 
@@ -281,14 +127,14 @@ static ssize_t read_tcp(struct channel *ch, int fd, const struct want *w, size_t
 	n = real()->recvmsg(fd, &msg,
 			    (w->flags & MSG_TRUNC) | MSG_DONTWAIT |
 				    (counted ? w->flags & MSG_PEEK : MSG_PEEK));
-	if (n < 0 && errno != EAGAIN && !read_prefix(ch) && s->rx_path == PATH_RING) {
+	if (n < 0 && errno != EAGAIN && !inbox_begin(ch) && s->rx_path == PATH_RING) {
 		channel_fail(ch, -errno); /* reported after the ring's bytes */
 		return 0;
 	}
 	if (n < 0)
 		return -errno;
 	if (!counted) {
-		err = read_prefix(ch);
+		err = inbox_begin(ch);
 		if (err)
 			return err;
 		if (s->tcp_known && (size_t)n > s->tcp_left)
@@ -311,7 +157,7 @@ static ssize_t read_tcp(struct channel *ch, int fd, const struct want *w, size_t
 	s->tcp_read += n;
 	if (s->tcp_known) {
 		s->tcp_left -= n;
-		read_prefix(ch);
+		inbox_begin(ch);
 	}
 	return n;
 }
@@ -321,7 +167,7 @@ static ssize_t recv_tcp(struct channel *ch, int fd, const struct want *w, size_t
 	ssize_t n;
 
 	while ((n = read_tcp(ch, fd, w, at)) == TAKEN) {
-		n = read_prefix(ch);
+		n = inbox_begin(ch);
 		if (n || ch->s->rx_path != PATH_TCP)
 			return n;
 	}
@@ -344,7 +190,7 @@ static ssize_t check_socket(struct channel *ch, int fd)
 	if (n < 0)
 		err = errno;
 	/* Bytes sent before the end are in the ring by now. */
-	if (avail(ch) != 0) {
+	if (inbox_avail(ch) != 0) {
 		channel_fail(ch, -err);
 		return 1;
 	}
@@ -361,7 +207,7 @@ static ssize_t step(struct channel *ch, int fd, const struct want *w, size_t at)
 	struct shared *s = ch->s;
 
 	for (;;) {
-		ssize_t n = read_prefix(ch);
+		ssize_t n = inbox_begin(ch);
 
 		if (n)
 			return n;
@@ -385,16 +231,16 @@ static ssize_t step(struct channel *ch, int fd, const struct want *w, size_t at)
 				return n;
 			continue;
 		}
-		n = avail(ch);
+		n = inbox_avail(ch);
 		if (n < 0)
 			return n;
 		if (n > 0) {
 			s->fulls += (size_t)n == channel_ring(ch)->size;
 			if ((size_t)n > w->len - at)
 				n = w->len - at;
-			scatter(ch, w, at, n);
+			inbox_copy(ch, w, at, n);
 			if (!(w->flags & MSG_PEEK))
-				release(ch, n, false);
+				inbox_release(ch, n, false);
 			return n;
 		}
 		n = check_socket(ch, fd);
@@ -411,9 +257,9 @@ static int wait_data(struct channel *ch, int fd, int64_t deadline)
 	int64_t until = now_ns() + spin_ns(spin_default(), s->rx_misses);
 	int err = 0;
 
-	release(ch, 0, true);
+	inbox_release(ch, 0, true);
 	while (s->rx_path == PATH_RING && now_ns() < until) {
-		if (avail(ch)) {
+		if (inbox_avail(ch)) {
 			s->rx_misses = 0;
 			return 0;
 		}
@@ -424,7 +270,7 @@ static int wait_data(struct channel *ch, int fd, int64_t deadline)
 	atomic_fetch_add(&ch->c.own->read_wait, 1);
 	full_fence();
 	/* Bytes of the ring do not count while bytes of TCP come first. */
-	if (s->rx_path == PATH_TCP_AGAIN || s->tcp_left || !avail(ch)) {
+	if (s->rx_path == PATH_TCP_AGAIN || s->tcp_left || !inbox_avail(ch)) {
 		pthread_mutex_unlock(&s->rx_lock);
 		err = wait_on(ch, &me, fd, POLLIN | POLLRDHUP, deadline);
 		shared_lock(s, &s->rx_lock);
@@ -447,7 +293,7 @@ static bool peek_ends(struct channel *ch, int fd, size_t got, bool copies)
 	    (proof_cut(ch, got + 1) <= got || (s->tcp_known && before <= got)))
 		return true;
 	if ((!tcp || s->tcp_known) && got >= before &&
-	    (got - before >= channel_ring(ch)->size || switches(ch)))
+	    (got - before >= channel_ring(ch)->size || inbox_switches(ch)))
 		return true;
 	if (s->rx_path == PATH_RING)
 		p.events |= POLLIN;
@@ -466,9 +312,10 @@ static bool continues(struct channel *ch, enum path before)
 		return proof_next(ch);
 	if (s->rx_path != PATH_RING)
 		return false;
-	if (switches(ch))
-		return avail(ch) > 0;
-	return before == PATH_TCP ? avail(ch) > 0 : s->tcp_reported && !avail(ch);
+	if (inbox_switches(ch))
+		return inbox_avail(ch) > 0;
+	return before == PATH_TCP ? inbox_avail(ch) > 0 :
+				    s->tcp_reported && !inbox_avail(ch);
 }
 
 /* left_unread says whether the peer has ended with bytes of the ring unread, as far as
@@ -479,7 +326,7 @@ static bool left_unread(struct channel *ch)
 	uint64_t sent = atomic_load_explicit(&((struct page *)ch->c.own)->sent,
 					     memory_order_acquire);
 
-	if (sent <= PREFIX || (bpf_sync(&ch->c) && !peer->fin))
+	if (sent <= INBOX_PREFIX || (bpf_sync(&ch->c) && !peer->fin))
 		return false;
 	return !peer->reads_on && sent > peer->tail;
 }
@@ -536,7 +383,7 @@ static ssize_t receive(struct channel *ch, int fd, const struct want *w)
 		if (n != -EAGAIN)
 			return got ? (ssize_t)got : n;
 		if (!socket_blocks(fd, w->flags) || (got && !(w->flags & MSG_WAITALL))) {
-			release(ch, 0, true);
+			inbox_release(ch, 0, true);
 			return got ? (ssize_t)got : n;
 		}
 		err = wait_data(ch, fd, deadline);
@@ -631,7 +478,7 @@ bool recv_detach(struct channel *ch, int fd)
 
 	shared_lock(s, &s->rx_lock);
 	proof_settle(ch, fd);
-	if (!read_prefix(ch) && !avail(ch) && !s->error &&
+	if (!inbox_begin(ch) && !inbox_avail(ch) && !s->error &&
 	    (s->rx_path != PATH_TCP || !proof_pending(ch)))
 		s->rx_path = PATH_TCP_AGAIN;
 	pthread_mutex_unlock(&s->rx_lock);
@@ -660,15 +507,15 @@ size_t recv_ready(struct channel *ch, int fd, bool arm)
 		return 0;
 	shared_lock(s, &s->rx_lock);
 	if (arm) {
-		release(ch, 0, true);
+		inbox_release(ch, 0, true);
 		atomic_fetch_add(&ch->c.own->read_wait, 1);
 		full_fence();
 	}
 	proof_settle(ch, fd);
-	if (read_prefix(ch) || (s->rx_path == PATH_RING && s->error))
+	if (inbox_begin(ch) || (s->rx_path == PATH_RING && s->error))
 		n = 1;
 	else if (s->rx_path == PATH_RING || unread_before(ch, fd))
-		n = avail(ch);
+		n = inbox_avail(ch);
 	pthread_mutex_unlock(&s->rx_lock);
 	return n < 0 ? 1 : n;
 }
@@ -694,8 +541,8 @@ size_t recv_pending(struct channel *ch, int fd)
 	int tcp = 0;
 
 	shared_lock(s, &s->rx_lock);
-	if (s->rx_path != PATH_TCP_AGAIN && !read_prefix(ch) && s->tcp_known)
-		ring = avail(ch);
+	if (s->rx_path != PATH_TCP_AGAIN && !inbox_begin(ch) && s->tcp_known)
+		ring = inbox_avail(ch);
 	pthread_mutex_unlock(&s->rx_lock);
 	if (real()->ioctl(fd, FIONREAD, &tcp) < 0)
 		tcp = 0;

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <errno.h>
+#include <string.h>
+
+#include "inbox.h"
+
+/* A larger number is a protocol error. */
+#define MOST_BEFORE (UINT64_C(1) << 60)
+
+static int protocol_error(struct channel *ch)
+{
+	struct shared *s = ch->s;
+
+	atomic_store(&s->broken, ECONNRESET);
+	return -ECONNRESET;
+}
+
+bool inbox_switches(struct channel *ch)
+{
+	return atomic_load_explicit(&channel_peer(ch)->generation,
+				    memory_order_acquire) != ch->s->generation;
+}
+
+/* switch_ring goes to the ring that the peer sends to, once the one before is read. It
+ * returns where that one ends, or UINT64_MAX if the peer violates the protocol. */
+static uint64_t switch_ring(struct channel *ch)
+{
+	struct side *peer = channel_peer(ch);
+	struct shared *s = ch->s;
+	uint32_t generation = peer->generation;
+	uint64_t at = peer->switch_at, head = peer->head;
+
+	if (generation != s->mapped || at < s->pos || at > head)
+		return UINT64_MAX;
+	if (at > s->pos)
+		return at;
+	s->ring_start = at;
+	s->generation = generation;
+	return head;
+}
+
+ssize_t inbox_avail(struct channel *ch)
+{
+	struct shared *s = ch->s;
+	/* A head in the next ring shows that the peer has switched. */
+	uint64_t head =
+		atomic_load_explicit(&channel_peer(ch)->head, memory_order_acquire);
+
+	if (s->broken)
+		return -ECONNRESET;
+	if (inbox_switches(ch))
+		head = switch_ring(ch);
+	if (head < s->pos || head - s->pos > channel_ring(ch)->size)
+		return protocol_error(ch);
+	return head - s->pos;
+}
+
+void inbox_release(struct channel *ch, size_t n, bool waits)
+{
+	struct shared *s = ch->s;
+	struct side *peer = channel_peer(ch);
+	uint32_t wait;
+
+	s->pos += n;
+	atomic_store_explicit(&ch->c.own->tail, s->pos, memory_order_release);
+	full_fence();
+	wait = atomic_load_explicit(&peer->write_wait, memory_order_relaxed);
+	if (wait == s->rung_write)
+		return;
+	if (!waits && atomic_load_explicit(&peer->head, memory_order_relaxed) - s->pos >
+			      channel_ring(ch)->size / 2)
+		return;
+	s->rung_write = wait;
+	bell_ring(ch);
+}
+
+int inbox_begin(struct channel *ch)
+{
+	struct shared *s = ch->s;
+	uint64_t before;
+	ssize_t n;
+
+	if (s->rx_path != PATH_TCP)
+		return 0;
+	if (!s->tcp_known) {
+		n = inbox_avail(ch);
+		if (n < (ssize_t)INBOX_PREFIX)
+			return n < 0 ? n : 0;
+		memcpy(&before, ring_at(channel_ring(ch), 0), INBOX_PREFIX);
+		if (before < s->tcp_read || before > MOST_BEFORE)
+			return protocol_error(ch);
+		s->tcp_known = true;
+		s->tcp_left = before - s->tcp_read;
+		inbox_release(ch, INBOX_PREFIX, false);
+	}
+	if (!s->tcp_left)
+		s->rx_path = PATH_RING;
+	return 0;
+}
+
+/* copy_ahead copies what another processor has just written. It prefetches, across page
+ * boundaries too, where hardware prefetchers stop. */
+#define AHEAD 4096
+#define STRIDE 1024
+#define CACHE_LINE 64
+
+static void copy_ahead(char *to, const char *from, size_t n)
+{
+	while (n) {
+		size_t part = n < STRIDE ? n : STRIDE, i;
+
+		for (i = AHEAD; i < AHEAD + part && i < n; i += CACHE_LINE)
+			__builtin_prefetch(from + i);
+		memcpy(to, from, part);
+		to += part;
+		from += part;
+		n -= part;
+	}
+}
+
+void inbox_copy(struct channel *ch, const struct want *w, size_t at, size_t n)
+{
+	struct shared *s = ch->s;
+	const char *from = ring_at(channel_ring(ch), s->pos);
+	size_t i;
+
+	for (i = 0; n && i < w->count; i++) {
+		size_t part = w->iov[i].iov_len;
+
+		if (at >= part) {
+			at -= part;
+			continue;
+		}
+		part -= at;
+		if (part > n)
+			part = n;
+		if (!(w->flags & MSG_TRUNC))
+			copy_ahead((char *)w->iov[i].iov_base + at, from, part);
+		from += part;
+		n -= part;
+		at = 0;
+	}
+}

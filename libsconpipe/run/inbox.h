@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The ring that this end reads, with rx_lock held. It begins with the number of bytes
+ * that the peer sent by TCP before; a longer ring may follow it.
+ */
+#ifndef INBOX_H
+#define INBOX_H
+
+#include <sys/socket.h>
+
+#include "channel.h"
+
+#define INBOX_PREFIX sizeof(uint64_t)
+
+/* What a receive wants. */
+struct want {
+	const struct iovec *iov;
+	size_t count;
+	size_t len; /* of all buffers */
+	int flags;
+};
+
+/* inbox_begin reads the prefix once it is there, and has the ring read once TCP's bytes
+ * are. It returns 0 or -errno. */
+int inbox_begin(struct channel *ch);
+/* inbox_switches says whether the peer sends to another ring than this end reads. */
+bool inbox_switches(struct channel *ch);
+/* inbox_avail returns how many bytes can be read, or -errno. */
+ssize_t inbox_avail(struct channel *ch);
+/* inbox_copy copies the next n bytes to the buffers, from offset at on. */
+void inbox_copy(struct channel *ch, const struct want *w, size_t at, size_t n);
+/* inbox_release returns the room of n bytes to the sender. It rings the doorbell of a
+ * sender that waits for room once half of the ring is free, or when this end is about to
+ * wait. */
+void inbox_release(struct channel *ch, size_t n, bool waits);
+
+#endif
