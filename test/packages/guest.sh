@@ -64,6 +64,9 @@ express && say 'enabled: express'
 dpkg --install /new/*.deb || exit 1
 express && grep -q '^connections: 1024' /etc/scon/scon.yaml && say "upgraded: version $(scon version --json | sed -n 's/.*"version": "\(.*\)".*/\1/p'), express, settings kept"
 
+systemd-analyze verify scon.service scon-startup.service scon-pipe.service && CNI_COMMAND=VERSION scon-cni | grep -q supportedVersions &&
+	scon run -- /usr/bin/ip -V >/dev/null && say "upgraded: units are right, programs run on $(dpkg --print-architecture)"
+
 # A drop-in, where `systemctl edit scon` writes it.
 mkdir /etc/systemd/system/scon.service.d
 cp /drop-in.conf /etc/systemd/system/scon.service.d/override.conf

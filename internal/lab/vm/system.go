@@ -8,10 +8,8 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
-	"runtime"
 	"strings"
 )
 
@@ -29,15 +27,12 @@ var systemOptions = []string{
 // fetchSystem returns the archive of a minimal system of a Debian release, in which
 // packages can be installed.
 func fetchSystem(ctx context.Context, arch, suite string) (string, error) {
-	if arch != runtime.GOARCH {
-		return "", fmt.Errorf("a system of another architecture than this machine's, %s", arch)
-	}
 	name := fmt.Sprintf("system-%s-%08x", suite, crc32.ChecksumIEEE([]byte(strings.Join(append(systemPackages, systemOptions...), " "))))
-	dir, err := Cached(arch, name, func(dir string) error { return makeSystem(ctx, filepath.Join(dir, "system.cpio"), suite) })
+	dir, err := Cached(arch, name, func(dir string) error { return makeSystem(ctx, filepath.Join(dir, "system.cpio"), arch, suite) })
 	return filepath.Join(dir, "system.cpio"), err
 }
 
-func makeSystem(ctx context.Context, name, suite string) (err error) {
+func makeSystem(ctx context.Context, name, arch, suite string) (err error) {
 	mirror, err := debianMirror(ctx)
 	if err != nil {
 		return err
@@ -46,8 +41,11 @@ func makeSystem(ctx context.Context, name, suite string) (err error) {
 	if suite != baseSuite { // there, docker.io has its client
 		packages = append([]string{"docker-cli"}, packages...)
 	}
-	args := append([]string{"--quiet", "--include=" + strings.Join(packages, ",")}, systemOptions...)
-	cmd := exec.CommandContext(ctx, "mmdebstrap", append(args, suite, "-", mirror)...)
+	args := append([]string{"mmdebstrap", "--quiet", "--architectures=" + arch, "--include=" + strings.Join(packages, ",")}, systemOptions...)
+	cmd, err := foreign(ctx, arch, append(args, suite, "-", mirror)...)
+	if err != nil {
+		return err
+	}
 	var complaints strings.Builder
 	cmd.Stderr = &complaints
 	stdout, err := cmd.StdoutPipe()
@@ -55,7 +53,7 @@ func makeSystem(ctx context.Context, name, suite string) (err error) {
 		return err
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("%w (Debian's package mmdebstrap has it)", err)
+		return fmt.Errorf("%w (scripts/install-deps.sh packages installs it)", err)
 	}
 	f, err := os.Create(name)
 	if err == nil {

@@ -50,7 +50,7 @@ type Options struct {
 	Systemd bool
 	// System is a Debian release, "bookworm" or "trixie", whose minimal system with
 	// dpkg, systemd and Docker the guest has, instead of the programs of the others.
-	// Only this machine's architecture; it needs Systemd.
+	// It needs Systemd.
 	System string
 	// Icount makes the guest's clock count the instructions of all CPUs, 1 ns each.
 	// The CPUs run alternately.
