@@ -24,12 +24,7 @@ func (c *Composer) discard(p *discover.Port, tuple conntrack.Tuple, now time.Tim
 	if !c.discards || !c.discardable(p, tuple, now) {
 		return Untracked
 	}
-	inside, _ := p.Inside()
-	l, err := netlink.LinkByIndex(inside)
-	if err != nil {
-		return Untracked // the device is gone
-	}
-	switch err := c.table.Discard(p.Index, l.Attrs().HardwareAddr, tuple, now); {
+	switch err := c.table.Discard(p.Index, p.MAC, tuple, now); {
 	case errors.Is(err, contable.ErrFull):
 		return TableFull
 	case errors.Is(err, contable.ErrShare):
@@ -46,6 +41,7 @@ func (c *Composer) discardable(p *discover.Port, tuple conntrack.Tuple, now time
 		Tuple:     tuple,
 		Port:      deviceOf(p),
 		Inside:    c.ports.Inside(p),
+		Routed:    p.Routed(),
 		Forwarded: forwardedBy(tuple, p) != 0,
 	})
 }
@@ -53,9 +49,9 @@ func (c *Composer) discardable(p *discover.Port, tuple conntrack.Tuple, now time
 // forwardedBy returns the device by which a packet of the container behind a port is
 // routed to another host, 0 if it is not.
 func forwardedBy(tuple conntrack.Tuple, p *discover.Port) (ifindex int) {
-	_, inside := p.Inside()
+	inside, _ := p.Inside()
 	routes, err := netlink.RouteGetWithOptions(tuple.Dst.Addr().AsSlice(), &netlink.RouteGetOptions{
-		Iif: inside, SrcAddr: tuple.Src.Addr().AsSlice(),
+		IifIndex: inside, SrcAddr: tuple.Src.Addr().AsSlice(),
 	})
 	if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_UNICAST {
 		return 0

@@ -1,7 +1,6 @@
 package contable
 
 import (
-	"net"
 	"sync/atomic"
 	"time"
 
@@ -40,9 +39,8 @@ func (s Discarded) plus(o Discarded) Discarded {
 	return Discarded{s.Packets + o.Packets, s.Bytes + o.Bytes}
 }
 
-// Discard publishes a discard for what the container behind port sends to a MAC address,
-// nil at a device without.
-func (t *Table) Discard(port int, to net.HardwareAddr, tuple conntrack.Tuple, now time.Time) error {
+// Discard publishes a discard for what the container behind port sends to a MAC address.
+func (t *Table) Discard(port int, to [6]byte, tuple conntrack.Tuple, now time.Time) error {
 	if !oneFamily(tuple.Src, tuple.Dst) {
 		return ErrFamily
 	}

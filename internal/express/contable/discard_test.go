@@ -13,14 +13,14 @@ import (
 func TestDiscard(t *testing.T) {
 	b := newBed(t, options())
 	tuple := masqueraded(1).Orig
-	if err := b.Discard(7, nil, tuple, start); err != nil {
+	if err := b.Discard(7, [6]byte{}, tuple, start); err != nil {
 		t.Fatal(err)
 	}
 	h := b.half(tuple, 7)
 	if h == nil || b.inUse() != 1 || h.State != datapath.SlotDiscard || &b.halves[h.Twin] != h {
 		t.Fatalf("half %+v, %d slots in use", h, b.inUse())
 	}
-	if err := b.Discard(7, nil, tuple, start); !errors.Is(err, contable.ErrExists) {
+	if err := b.Discard(7, [6]byte{}, tuple, start); !errors.Is(err, contable.ErrExists) {
 		t.Errorf("the same again: %v", err)
 	}
 	if _, err := b.Compose(endOf(7), tuple, masqueraded(1), start); !errors.Is(err, contable.ErrExists) {
@@ -53,7 +53,7 @@ func TestDiscardYields(t *testing.T) {
 	} {
 		b := newBed(t, options())
 		tuple := masqueraded(1).Orig
-		if err := b.Discard(7, nil, tuple, start); err != nil {
+		if err := b.Discard(7, [6]byte{}, tuple, start); err != nil {
 			t.Fatal(err)
 		}
 		end(b.half(tuple, 7))
@@ -72,7 +72,7 @@ func TestDiscardsShare(t *testing.T) {
 	o.PerContainer = 2
 	b := newBed(t, o)
 	for i := range 3 {
-		err := b.Discard(7, nil, masqueraded(i).Orig, start)
+		err := b.Discard(7, [6]byte{}, masqueraded(i).Orig, start)
 		if want := i == 2; errors.Is(err, contable.ErrShare) != want {
 			t.Errorf("discard %d: %v", i, err)
 		}
@@ -87,7 +87,7 @@ func TestDiscardsShare(t *testing.T) {
 // A discard of an earlier daemon is not taken over: its rules may be others.
 func TestDiscardIsNotAdopted(t *testing.T) {
 	b := newBed(t, options())
-	if err := b.Discard(7, nil, masqueraded(1).Orig, start); err != nil {
+	if err := b.Discard(7, [6]byte{}, masqueraded(1).Orig, start); err != nil {
 		t.Fatal(err)
 	}
 	b.restart()

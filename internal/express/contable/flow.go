@@ -73,7 +73,7 @@ func (e *Conentry) slots() [2]uint32 {
 
 // macsOf returns the first 8 bytes of an Ethernet header: the destination, and zeros for
 // the source.
-func macsOf(mac net.HardwareAddr) (macs uint64) {
+func macsOf(mac [6]byte) (macs uint64) {
 	for i, b := range mac {
 		macs |= uint64(b) << (8 * i)
 	}

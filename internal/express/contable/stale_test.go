@@ -188,7 +188,7 @@ func TestMakeStaleConcurrently(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := b.Discard(8, nil, published(i).Reply, now); err != nil {
+		if err := b.Discard(8, [6]byte{}, published(i).Reply, now); err != nil {
 			t.Fatal(err)
 		}
 		b.Retire(e, now)

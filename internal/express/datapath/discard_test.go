@@ -34,7 +34,7 @@ func TestDiscard(t *testing.T) {
 
 func discards(t *testing.T, f flow) {
 	b := newBed(t)
-	if err := b.table.Discard(b.port, f.out.enter.dstMAC[:], f.tuple, time.Now()); err != nil {
+	if err := b.table.Discard(b.port, f.out.enter.dstMAC, f.tuple, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	h := b.dropped(f)
@@ -67,7 +67,7 @@ func TestDiscardOtherDestination(t *testing.T) {
 				b := newBed(t)
 				to := f.out.enter.dstMAC
 				to[at] ^= 2
-				if err := b.table.Discard(b.port, to[:], f.tuple, time.Now()); err != nil {
+				if err := b.table.Discard(b.port, to, f.tuple, time.Now()); err != nil {
 					t.Fatal(err)
 				}
 				b.goesRegular(f.out, "composing")
@@ -89,7 +89,7 @@ func TestDiscardIsPardoned(t *testing.T) {
 
 func pardoned(t *testing.T, f flow) {
 	b := newBed(t)
-	if err := b.table.Discard(b.port, f.out.enter.dstMAC[:], f.tuple, time.Now()); err != nil {
+	if err := b.table.Discard(b.port, f.out.enter.dstMAC, f.tuple, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	b.dropped(f)

@@ -54,14 +54,15 @@ const Netkit = "netkit"
 type Port struct {
 	Index     int
 	Name      string
-	Bridge    Bridge // zero if the container is routed
-	MTU       int    // bytes
-	PeerNSID  int    // ID of the container's namespace in this one
-	PeerIndex int    // of the other end, in the container's namespace
-	Up        bool   // both ends are up
-	Qdisc     string // the kind of the root qdisc, "noqueue" unless traffic is shaped
-	Kind      string // of the pair: "veth" or Netkit
-	Packets   uint64 // that have passed it so far
+	Bridge    Bridge  // zero if the container is routed
+	MAC       [6]byte // of Inside: what the container's packets to IP are addressed to; 0 if it has none of that length
+	MTU       int     // bytes
+	PeerNSID  int     // ID of the container's namespace in this one
+	PeerIndex int     // of the other end, in the container's namespace
+	Up        bool    // both ends are up
+	Qdisc     string  // the kind of the root qdisc, "noqueue" unless traffic is shaped
+	Kind      string  // of the pair: "veth" or Netkit
+	Packets   uint64  // that have passed it so far
 }
 
 // Routed reports whether a route leads to the container, not a bridge.

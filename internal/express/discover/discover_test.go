@@ -219,6 +219,7 @@ func TestPortAndUplinkFields(t *testing.T) {
 	d := newDevice(t)
 	d.run(`
 		ip link set vc mtu 1400
+		ip link set br0 address 02:00:00:00:00:b0
 		ip link set up0 mtu 9000
 		ip link set up0 address 02:00:00:00:00:07`)
 	top := d.scan(Options{})
@@ -237,7 +238,7 @@ func TestPortAndUplinkFields(t *testing.T) {
 		}
 		nsid = vc.Attrs().NetNsID
 	})
-	want := Port{index, "vc", top.Bridges[0], 1400, nsid, peer, true, "noqueue", "veth", top.Ports[0].Packets}
+	want := Port{index, "vc", top.Bridges[0], [6]byte{2, 0, 0, 0, 0, 0xb0}, 1400, nsid, peer, true, "noqueue", "veth", top.Ports[0].Packets}
 	if top.Ports[0] != want {
 		t.Errorf("port %+v, want %+v", top.Ports[0], want)
 	}

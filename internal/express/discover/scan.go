@@ -105,12 +105,12 @@ func (s *scan) findPorts(names []string) error {
 		bridge := s.bridgeOf(l)
 		switch {
 		case isAuto(names) && s.isRouted(l):
-			s.addPort(l, Bridge{}, roots[a.Index])
+			s.addPort(l, l, roots[a.Index])
 		case bridge == nil || !isAuto(names) && !chosen[bridge.Attrs().Index]:
 		case isContainerPort(l) && s.exits[bridge.Attrs().Index]&judging != 0:
 			s.skip(l, judgedRoute)
 		case isContainerPort(l):
-			s.addPort(l, Bridge{bridge.Attrs().Index, bridge.Attrs().Name}, roots[a.Index])
+			s.addPort(l, bridge, roots[a.Index])
 		default:
 			if reason := whyNoPort(l, s.occupied[bridge.Attrs().Index]); reason != "" {
 				s.skip(l, reason)
@@ -120,8 +120,17 @@ func (s *scan) findPorts(names []string) error {
 	return nil
 }
 
-func (s *scan) addPort(l netlink.Link, bridge Bridge, qdisc string) {
+// addPort adds a port. inside is its bridge or, if the container is routed, the port.
+func (s *scan) addPort(l, inside netlink.Link, qdisc string) {
 	a := l.Attrs()
+	var bridge Bridge
+	if inside != l {
+		bridge = Bridge{inside.Attrs().Index, inside.Attrs().Name}
+	}
+	var mac [6]byte
+	if to := inside.Attrs().HardwareAddr; len(to) == len(mac) {
+		mac = [6]byte(to)
+	}
 	var packets uint64
 	if a.Statistics != nil {
 		packets = a.Statistics.RxPackets + a.Statistics.TxPackets
@@ -130,6 +139,7 @@ func (s *scan) addPort(l netlink.Link, bridge Bridge, qdisc string) {
 		Index:     a.Index,
 		Name:      a.Name,
 		Bridge:    bridge,
+		MAC:       mac,
 		MTU:       a.MTU,
 		PeerNSID:  a.NetNsID,
 		PeerIndex: a.ParentIndex,

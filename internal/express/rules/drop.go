@@ -15,6 +15,8 @@ type Flow struct {
 	Port    Device   // the container's bridge port
 	Inside  []Device // IP sees them come by one of these
 	Outside []Device // and routes them to one of these
+	// Routed means that no bridge sees them: a route leads to the port.
+	Routed bool
 	// Forwarded means that their destination is another host.
 	Forwarded bool
 }
@@ -52,13 +54,14 @@ func (r Ruleset) Discardable(f Flow) (by Rule, ok bool) {
 type walk struct {
 	machine
 	conn    Conn
+	routed  bool   // Flow.Routed
 	state   uint16 // conntrack's
 	by      Rule   // drops them
 	needing Rule   // needs them
 }
 
 func newWalk(f Flow) *walk {
-	w := &walk{conn: Conn{
+	w := &walk{routed: f.Routed, conn: Conn{
 		Conn: conntrack.Conn{Orig: f.Tuple},
 		Port: f.Port, Inside: f.Inside, Outside: f.Outside,
 	}}
@@ -89,8 +92,12 @@ func (w *walk) translated(bases []*base) bool {
 // dropped reports whether the packets are dropped if they are routed to the
 // forward or the input hook, and no rule before that needs them.
 func (w *walk) dropped(bases []*base, way hook) bool {
+	before := []hook{ingress, prerouting}
+	if !w.routed {
+		before = append(before, bridgePrerouting, bridgeInput)
+	}
 	// With br_netfilter, the order of IP's chains and the bridge's differs.
-	dropped := w.anywhere(bases, ingress, bridgePrerouting, bridgeInput, prerouting) ||
+	dropped := w.anywhere(bases, before...) ||
 		w.inOrder(bases, way) || way == forward && w.inOrder(bases, postrouting)
 	return dropped && !w.stopped
 }

@@ -35,6 +35,12 @@ func maybeHere(f Flow) Flow {
 	return f
 }
 
+// routed is a flow of a container to whose port a route leads.
+func routed(f Flow) Flow {
+	f.Routed, f.Inside = true, []Device{f.Port}
+	return f
+}
+
 // TestXTDrops holds of both kinds of iptables which packets are dropped for
 // certain.
 func TestXTDrops(t *testing.T) {
@@ -162,6 +168,9 @@ func TestNFTDrops(t *testing.T) {
 		{"bridge", "table bridge t {\nchain f { type filter hook prerouting priority 0; tcp dport 443 drop; }\n}", flow, "drop"},
 		{"bridge, all", "table bridge t {\nchain f { type filter hook prerouting priority 0; iifname veth0 drop; }\n}", flow, "drop"},
 		{"bridge, another port", "table bridge t {\nchain f { type filter hook prerouting priority 0; iifname veth1 drop; }\n}", flow, ""},
+		{"bridge, of a routed container", "table bridge t {\nchain f { type filter hook prerouting priority 0; tcp dport 443 drop; }\n}", routed(flow), ""},
+		{"bridge, of a routed container that is rejected", "table bridge t {\nchain f { type filter hook input priority 0; tcp dport 443 drop; }\n}\n" + table(policy("forward", "reject;")), routed(flow), "reject"},
+		{"log in a bridge that does not see the packets", "table bridge t {\nchain f { type filter hook prerouting priority 0; log; }\n}\n" + table(policy("forward", "")), routed(flow), "drop"},
 		{"log in a bridge", "table bridge t {\nchain f { type filter hook prerouting priority 0; log; }\n}\n" + table(policy("forward", "")), flow, "log"},
 		{"dropped in nat", "table ip t {\nchain f { type nat hook prerouting priority -100; drop; }\n}", flow, ""},
 		{"translated by a map", "table ip t {\nchain f { type nat hook prerouting priority -100; dnat to tcp dport map { 443 : 10.0.0.1 }; }\n}\n" + table(policy("forward", "ip daddr 10.0.0.1 accept")), flow, ""},
