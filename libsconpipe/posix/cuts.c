@@ -270,6 +270,25 @@ void case_cuts(void)
 	}
 }
 
+static void give_cork(int fd)
+{
+	int on = 1, off = 0;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof(on));
+	write(fd, "hello", 5);
+	setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof(off));
+}
+
+static void give_splice(int fd)
+{
+	int between[2];
+
+	need(pipe(between) == 0 && write(between[1], "hello", 5) == 5, "pipe");
+	need(splice(between[0], NULL, fd, NULL, 5, 0) == 5, "splice");
+	close(between[0]);
+	close(between[1]);
+}
+
 /* Nagle's algorithm holds back a program's bytes that follow the library's token, which
  * the peer has not acknowledged yet. A connection that is reset then loses them. */
 void case_held(void)
@@ -283,8 +302,14 @@ void case_held(void)
 		for (i = 0; i < FIRSTS; i++)
 			p[i] = cold_pair(-1);
 		exchange(p, true, rounds);
-		for (i = 0; i < FIRSTS; i++)
-			write(p[i].a, "hello", 5);
+		for (i = 0; i < FIRSTS; i++) {
+			if (i % 3 == 0)
+				write(p[i].a, "hello", 5);
+			else if (i % 3 == 1)
+				give_cork(p[i].a);
+			else
+				give_splice(p[i].a);
+		}
 		reset_all(p);
 		for (i = 0; i < FIRSTS; i++) {
 			result("recv", recv(p[i].b, buf, sizeof(buf), 0));

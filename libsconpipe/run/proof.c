@@ -148,18 +148,19 @@ static void announce(struct channel *ch, int fd)
 void proof_push(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;
-	uint64_t given, acked = 0;
+	uint64_t end = s->token_end, given, acked = 0;
 	int err = errno;
 
-	if (!s->token_end)
+	if (!end)
 		return;
 	tcp_sent(fd, &given, &acked);
-	shared_lock(s, &s->nodelay_lock);
-	if (acked < s->token_end)
+	if (acked >= end) { /* another token may have been sent meanwhile */
+		atomic_compare_exchange_strong(&s->token_end, &end, 0);
+	} else {
+		shared_lock(s, &s->nodelay_lock);
 		socket_push(fd);
-	else
-		s->token_end = 0;
-	pthread_mutex_unlock(&s->nodelay_lock);
+		pthread_mutex_unlock(&s->nodelay_lock);
+	}
 	errno = err;
 }
 

@@ -51,8 +51,10 @@ bool proof_clear(struct channel *ch);
 /* proof_flush sends the rest of the own token, which precedes all other bytes by TCP. It
  * returns 0 or -errno. With tx_lock held. */
 int proof_flush(struct channel *ch, int fd, int flags);
+
 /* proof_push has the kernel send the program's bytes that Nagle's algorithm holds back
- * until the peer has acknowledged the token, of which the program does not know. */
+ * until the peer has acknowledged the token, of which the program does not know. It keeps
+ * errno; tx_lock may be held or not. */
 void proof_push(struct channel *ch, int fd);
 
 #endif

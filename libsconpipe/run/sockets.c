@@ -135,6 +135,8 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 		int err = errno;
 
 		channel_times(ch, fd);
+		if (level == IPPROTO_TCP && name == TCP_CORK)
+			proof_push(ch, fd); /* what the cork held back */
 		channel_put(ch);
 		errno = err;
 	}

@@ -153,8 +153,11 @@ static ssize_t pipe_to_ring(const struct job *j)
 
 	if (stream_failed(ch))
 		return -1;
-	if (room == SIZE_MAX)
-		return real()->splice(pipe, NULL, fd, NULL, len, flags);
+	if (room == SIZE_MAX) {
+		n = real()->splice(pipe, NULL, fd, NULL, len, flags);
+		proof_push(ch, fd);
+		return n;
+	}
 	if (flags & SPLICE_F_NONBLOCK) {
 		struct pollfd p = { .fd = pipe, .events = POLLIN };
 
