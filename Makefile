@@ -138,7 +138,7 @@ test-kernels: build
 # Packages in Debian's systems with Docker: installed, upgraded under traffic, removed; the image; the chart.
 test-packages: root build
 	$(Q)scripts/install-deps.sh build packages image kernels arm64
-	$(Q)go test -vet=off -count=1 -timeout 2h -p 1 -v ./test/packages ./test/image ./test/helm -full
+	$(Q)go test -vet=off -count=1 -timeout 4h -p 1 -v ./test/packages ./test/image ./test/helm -full
 
 # A Kubernetes of two nodes with the chart; the first run builds Kubernetes for some 15 minutes. CLUSTER is one of
 # nftables, iptables (kube-proxy), scon-cni, flannel (networks of pods).

@@ -67,6 +67,9 @@ express && grep -q '^connections: 1024' /etc/scon/scon.yaml && say "upgraded: ve
 systemd-analyze verify scon.service scon-startup.service scon-pipe.service && CNI_COMMAND=VERSION scon-cni | grep -q supportedVersions &&
 	scon run -- /usr/bin/ip -V >/dev/null && say "upgraded: units are right, programs run on $(dpkg --print-architecture)"
 
+systemctl start scon-startup scon-pipe && [ "$(systemctl is-active scon-startup scon-pipe)" = "active
+active" ] && say 'upgraded: the other services run'
+
 # A drop-in, where `systemctl edit scon` writes it.
 mkdir /etc/systemd/system/scon.service.d
 cp /drop-in.conf /etc/systemd/system/scon.service.d/override.conf

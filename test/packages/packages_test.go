@@ -18,7 +18,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/vm"
 )
 
-var full = flag.Bool("full", false, "make the packages, and install them in guests: half an hour")
+var full = flag.Bool("full", false, "make the packages, and install them in guests: an hour")
 
 // root is the root of the module.
 const root = "../.."
@@ -75,6 +75,7 @@ regular: goes
 enabled: express
 upgraded: version ` + after + `, express, settings kept
 upgraded: units are right, programs run on %s
+upgraded: the other services run
 drop-in: in force, express
 drop-in: reverted, express
 all three times: nothing lost, connections taken over
@@ -98,7 +99,7 @@ var guests = []struct {
 	{"trixie", "arm64", "6.12", ""},
 }
 
-const hideBTF = "mount -t tmpfs -o ro tmpfs /sys/kernel/btf\n"
+const hideBTF = "mount -t tmpfs -o ro tmpfs /sys/kernel/btf && [ ! -e /sys/kernel/btf/vmlinux ] || exit 1\n"
 
 //go:embed rpm.sh
 var rpmScript string

@@ -2,8 +2,11 @@ package vm
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"syscall"
 )
@@ -13,7 +16,7 @@ import (
 // that matter, as binfmt_misc takes them.
 var emulators = map[string]struct{ program, magic, mask string }{
 	"arm64": {
-		"/usr/bin/qemu-aarch64-static",
+		"usr/bin/qemu-aarch64-static",
 		`\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00`,
 		`\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff`,
 	},
@@ -22,11 +25,17 @@ var emulators = map[string]struct{ program, magic, mask string }{
 // register has the kernel run programs as "$0" says, and runs a command. Since Linux 6.7 a
 // user namespace has its own binfmt_misc, which ends with it: nothing of this machine
 // changes.
-const register = `mount -t proc proc /proc && mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc &&
+const register = `mount -t proc proc /proc && mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc || {
+	echo "programs of another architecture need a binfmt_misc of a user namespace: Linux 6.7, and a /proc that nothing covers" >&2
+	exit 1
+}
 printf %s "$0" >/proc/sys/fs/binfmt_misc/register && exec "$@"`
 
 // foreign returns a command whose children may be programs of another architecture.
 func foreign(ctx context.Context, arch string, command ...string) (*exec.Cmd, error) {
+	if _, err := exec.LookPath(command[0]); err != nil {
+		return nil, fmt.Errorf("%w: scripts/install-deps.sh packages installs it", err)
+	}
 	if arch == runtime.GOARCH {
 		return exec.CommandContext(ctx, command[0], command[1:]...), nil
 	}
@@ -34,8 +43,12 @@ func foreign(ctx context.Context, arch string, command ...string) (*exec.Cmd, er
 	if !ok {
 		return nil, fmt.Errorf("no emulator of %s programs on %s is known", arch, runtime.GOARCH)
 	}
+	dir, err := fetchEmulators(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("fetch the emulator of %s programs: %w", arch, err)
+	}
 	// F: the emulator is opened now, since a system's own root does not have it.
-	format := fmt.Sprintf(":scon-%s:M::%s:%s:%s:F", arch, e.magic, e.mask, e.program)
+	format := fmt.Sprintf(":scon-%s:M::%s:%s:%s:F", arch, e.magic, e.mask, filepath.Join(dir, e.program))
 	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", register, format}, command...)...)
 	all := []syscall.SysProcIDMap{{Size: 1 << 16}}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -43,4 +56,27 @@ func foreign(ctx context.Context, arch string, command ...string) (*exec.Cmd, er
 		UidMappings: all, GidMappings: all, GidMappingsEnableSetgroups: true,
 	}
 	return cmd, nil
+}
+
+// fetchEmulators unpacks qemu-user-static into the cache: where it is installed, the
+// machine itself runs other architectures' programs.
+func fetchEmulators(ctx context.Context) (string, error) {
+	return Cached(runtime.GOARCH, "qemu-user-static", func(dir string) (err error) {
+		work := filepath.Join(dir, "apt")
+		defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+		a, err := newApt(ctx, work, runtime.GOARCH, baseSuite)
+		if err != nil {
+			return err
+		}
+		debs, err := a.download(ctx, "qemu-user-static")
+		if err != nil {
+			return err
+		}
+		for _, deb := range debs {
+			if _, err := output(exec.CommandContext(ctx, "dpkg-deb", "--extract", deb, dir)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

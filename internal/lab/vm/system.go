@@ -53,7 +53,7 @@ func makeSystem(ctx context.Context, name, arch, suite string) (err error) {
 		return err
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("%w (scripts/install-deps.sh packages installs it)", err)
+		return fmt.Errorf("start mmdebstrap: %w", err)
 	}
 	f, err := os.Create(name)
 	if err == nil {
