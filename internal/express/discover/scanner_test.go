@@ -14,6 +14,8 @@ import (
 // where more than the end of a pair has changed.
 func TestUpdate(t *testing.T) {
 	d := newDevice(t)
+	// Else it takes a port's, which is a change of the bridge.
+	d.run("ip link set br0 address 02:00:00:00:00:b0")
 	var s *Scanner
 	nstest.Do(t, d.ns, func() {
 		var err error
