@@ -92,11 +92,12 @@ dpkg --remove libsconpipe-dev scon-lab scon-pipe scon-startup scon || exit 1
 goes && ! attached && ! systemctl --quiet is-active scon.service && say 'removed: nothing attached, goes'
 [ -e /etc/scon/scon.yaml ] && say 'removed: settings kept'
 
+dpkg --purge scon-lab scon-pipe scon-startup libsconpipe-dev libsconpipe0 || exit 1
 # The node runs a service from an image by now.
 mkdir -p /run/scon/startup
 flock /run/scon/startup/lock sleep 1000 &
 until [ -e /run/scon/startup/lock ]; do sleep 0.1; done
-dpkg --purge scon-lab scon-pipe scon-startup scon libsconpipe-dev libsconpipe0 || exit 1
+dpkg --purge scon || exit 1
 [ -e /run/scon/startup/lock ] && say 'purged: what a service from elsewhere holds stays'
 kill $!
 rm -r /run/scon
