@@ -26,9 +26,10 @@ import (
 	"github.com/scon-project/scon/internal/state"
 )
 
-// secrets are what no report may have.
+// secrets are what no report may have. A pseudonym has no more than two octets of an
+// address in common with it but by a rare chance.
 var secrets = []string{
-	"203.0.113.77", "198.51.100.", "10.83.", "2001:db8:77", "fd83:", "02:83:ac:11:00:02", "0283ac110002",
+	"203.0.113.77", "198.51.100.", "10.83.7.", "2001:db8:77", "fd83::", "02:83:ac:11:00:02", "0283ac110002",
 	"acme", "billing-db", "smith", "hunter2", "s3cr3t", "ghp_16C7e42F292c6912E7710c838347Ae178B4a", "eyJhbGciOi",
 	"wEQ4pkZMrWZZLAFEEmfWXrKkJ6zYmZ4fQJcGPqGkR3o", "DB_PASSWORD", "com.example.customer", "4f2a9b8c7d6e", "router.example.net",
 }
@@ -51,7 +52,7 @@ func (backend) Flows(string) ([]api.Flow, error) {
 	all := make([]api.Flow, mostFlows+1)
 	for i := range all {
 		all[i] = api.Flow{
-			Container: "billing-db", Peer: "acme-web", Orig: api.Tuple{Src: "10.83.0.2", Sport: 43512, Dst: "203.0.113.77", Dport: 443},
+			Container: "billing-db", Peer: "acme-web", Orig: api.Tuple{Src: "10.83.7.2", Sport: 43512, Dst: "203.0.113.77", Dport: 443},
 			Reply: api.Tuple{Src: "2001:db8:77::9"}, NextHop: "02:83:ac:11:00:02", Oif: "acme0",
 		}
 	}
@@ -69,7 +70,7 @@ type agent struct{ startupcontrol.Agent }
 
 func (agent) Startup() (startupcontrol.Startup, error) {
 	return startupcontrol.Startup{Attachments: []startupcontrol.StartupAttachment{
-		{Network: "acme-net", Container: "smith-web", Netns: "/run/netns/cni-hunter2", Addresses: []string{"10.83.0.9/16"}},
+		{Network: "acme-net", Container: "smith-web", Netns: "/run/netns/cni-hunter2", Addresses: []string{"10.83.7.9/24"}},
 	}}, nil
 }
 
@@ -108,7 +109,7 @@ func machine(t *testing.T) Options {
 		return run("sh", "-ec", `
 			ip link add acme0 type veth peer name acme1 && ip link set acme1 up && ip link add br-acme type bridge && ip link add vethacme1 type veth peer name vethacme2
 			ip link set vethacme1 master br-acme address 02:83:ac:11:00:02
-			ip address add 10.83.0.1/16 dev br-acme && ip address add fd83::1/64 dev acme0
+			ip address add 10.83.7.1/24 dev br-acme && ip address add fd83::1/64 dev acme0
 			ip link set acme0 up && ip link set br-acme up && ip link set vethacme1 up
 			ip route add 198.51.100.0/24 dev acme0
 			nft -f - <<'N'
@@ -122,7 +123,7 @@ table inet acme {
 }
 N
 			iptables -A FORWARD -i br-acme -s 203.0.113.77 -m comment --comment "token s3cr3t" -m string --string hunter2 --algo bm -j DROP
-			iptables -t nat -A PREROUTING -m mac --mac-source 02:83:ac:11:00:02 -p tcp --dport 80 -j DNAT --to-destination 10.83.0.2:8080
+			iptables -t nat -A PREROUTING -m mac --mac-source 02:83:ac:11:00:02 -p tcp --dport 80 -j DNAT --to-destination 10.83.7.2:8080
 			`)
 	})
 	if err != nil {
@@ -132,7 +133,7 @@ N
 	settings := filepath.Join(dir, "acme.yaml")
 	write(t, settings, "# Mrs Smith, hunter2\nregular: [label=com.example.customer=smith, name=billing-db]\nexact_counters: [acme]\nbridges: [br-acme]\nlog: {level: s3cr3t}\n")
 	write(t, state.Log(dir), `time=2026-11-25T21:13:50.123Z level=INFO msg="port hooked" container=billing-db dev=vethacme1 id=`+containerID+`
-time=2026-11-25T21:13:51Z level=WARN msg="container not identified" err="inspect acme-web: env DB_PASSWORD=hunter2 token=ghp_16C7e42F292c6912E7710c838347Ae178B4a" addr=10.83.0.2:443
+time=2026-11-25T21:13:51Z level=WARN msg="container not identified" err="inspect acme-web: env DB_PASSWORD=hunter2 token=ghp_16C7e42F292c6912E7710c838347Ae178B4a" addr=10.83.7.2:443
 time=2026-11-25T21:13:52Z level=WARN msg="rules" why="rule says: --comment \"of Smith\" -j ACCEPT" authorization="Bearer eyJhbGciOi.eyJzdWIi.c2ln" key=wEQ4pkZMrWZZLAFEEmfWXrKkJ6zYmZ4fQJcGPqGkR3o=
 {"time":"2026-11-25T21:13:53Z","level":"INFO","msg":"flushed","container":"billing-db","peer":"[2001:db8:77::9]:80","host":"router.example.net"}
 panic: runtime error: invalid memory address or nil pointer dereference
@@ -277,7 +278,7 @@ func TestSecrets(t *testing.T) {
 		"devices/pins.txt":      nil,
 		"kernel/config.txt":     nil,
 		"startup/service.txt":   nil,
-		"devices/addresses.txt": {"/16 "},
+		"devices/addresses.txt": {"/24 "},
 	} {
 		content, ok := files[file]
 		if !ok && wants != nil {
@@ -317,7 +318,7 @@ func TestNames(t *testing.T) {
 		t.Errorf("%s%s", files["express/status.json"], files["express/log.txt"])
 	}
 	for name, content := range files {
-		if strings.Contains(content, "hunter2") || strings.Contains(content, "10.83.") || strings.Contains(content, "acme") {
+		if strings.Contains(content, "hunter2") || strings.Contains(content, "10.83.7.") || strings.Contains(content, "acme") {
 			t.Errorf("%s:\n%s", name, content)
 		}
 	}
