@@ -114,6 +114,16 @@ type Container struct {
 	// Packets that it sent and received express; together express_packets.
 	ExpressSent     Count `json:"express_sent"`
 	ExpressReceived Count `json:"express_received"` // express, to the container
+	Origin
+}
+
+// Origin is what a container was made from, as its engine says. The texts have no control
+// characters and at most 384 bytes.
+type Origin struct {
+	// Image is absent if it is not known; of a pod those of its containers, joined by "+".
+	Image   string `json:"image,omitempty"`
+	Project string `json:"project,omitempty"` // of Compose
+	Service string `json:"service,omitempty"` // of Compose
 }
 
 // Count is a number of packets, and their bytes from the IP header on.

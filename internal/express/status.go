@@ -123,6 +123,7 @@ func (v view) status() (api.Status, error) {
 			ExpressReceived: api.Count{
 				Packets: express.Packets - express.SentPackets, Bytes: express.Bytes - express.SentBytes,
 			},
+			Origin: api.Origin(p.Container.Origin),
 		})
 	}
 	slices.SortFunc(s.Hooks, func(a, b api.Hook) int {

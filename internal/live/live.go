@@ -90,6 +90,7 @@ type Container struct {
 	Regular float64 `json:"regular_packets_per_s"` // in both directions
 	// Reasons are the regular packets per second by reason, without those that are 0.
 	Reasons map[string]float64 `json:"reasons_per_s"`
+	api.Origin
 }
 
 // Connection is a Conentry. Pairs are the original and the reply direction.
@@ -149,6 +150,7 @@ func (v *View) containers(was, is *api.Status, per perSecond) {
 			Express: per.both(a.ExpressSent, b.ExpressSent).plus(per.both(a.ExpressReceived, b.ExpressReceived)),
 			Regular: per.of(a.RegularPackets, b.RegularPackets),
 			Reasons: map[string]float64{},
+			Origin:  b.Origin,
 		}
 		per.reasons(c.Reasons, a.Reasons, b.Reasons)
 		v.Containers = append(v.Containers, c)

@@ -21,6 +21,7 @@ type Container struct {
 	Runtime string // "docker", "podman", "containerd", "cri-o", "lxc", "netns"; "" if none is known
 	Netns   string // path of the network namespace, "" if it was not found
 	PID     int    // of a process in the container, 0 if there is none
+	Origin
 	// Labels are those of its engine; of containerd and CRI-O the annotations.
 	Labels map[string]string
 	// Unknown means that there is a container whose engine did not answer: its
@@ -141,6 +142,7 @@ func (n *Namer) identify(p Port) Container {
 			Netns:   c.Netns,
 			PID:     pid,
 			Labels:  found.labels,
+			Origin:  originOf(found.image, found.labels),
 			Unknown: by == "" && runtime != "lxc",
 		}
 		if podOf(c.Labels) != "" {

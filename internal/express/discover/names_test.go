@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -112,6 +110,7 @@ func (n *named) task(id, kind, pod, container string) {
 	annotations := map[string]string{criType: kind, criNamespace: "shop", criPod: pod}
 	if container != "" {
 		annotations[criContainer] = container
+		annotations[criImage] = "shop/" + container + ":1"
 	}
 	config, err := json.Marshal(map[string]any{"hostname": pod, "annotations": annotations})
 	if err != nil {
@@ -123,17 +122,7 @@ func (n *named) task(id, kind, pod, container string) {
 // engine makes up a container engine that knows one container.
 func (n *named) engine(socket, id, name string) {
 	n.t.Helper()
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /containers/"+id+"/json", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"Id": %q, "Name": "/%s"}`, id, name)
-	})
-	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: mux}}
-	server.Start()
-	n.t.Cleanup(server.Close)
+	n.answer(socket, id, fmt.Appendf(nil, `{"Id": %q, "Name": "/%s"}`, id, name))
 }
 
 // identify searches once, from the device's namespace.
@@ -246,6 +235,7 @@ func TestIdentify(t *testing.T) {
 			},
 			Container{
 				Name: "shop/web-0/app+log", Pod: "shop/web-0", ID: idA, Runtime: "containerd", Netns: "42/ns/net", PID: 45,
+				Origin: Origin{Image: "shop/app:1+shop/log:1"},
 				Labels: map[string]string{criType: criSandbox, criNamespace: "shop", criPod: "web-0"},
 			},
 		},

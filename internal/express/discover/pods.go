@@ -35,7 +35,7 @@ func podOf(annotations map[string]string) string {
 // containers are joined by "+".
 func (n *Namer) pod(ns *namespace, one Container) Container {
 	c := one
-	var names []string
+	var names, images []string
 	seen := make(map[string]bool)
 	for _, pid := range ns.pids[:min(len(ns.pids), mostProcesses)] {
 		_, id := readCgroup(filepath.Join(n.at.proc, strconv.Itoa(pid), "cgroup"))
@@ -50,13 +50,16 @@ func (n *Namer) pod(ns *namespace, one Container) Container {
 			c.ID, c.PID, c.Labels = id, pid, found.labels
 		case found.labels[criContainer] != "":
 			names = append(names, found.labels[criContainer])
+			images = append(images, found.image)
 		}
 	}
 	slices.Sort(names)
+	slices.Sort(images)
 	c.Pod = podOf(one.Labels)
 	c.Name = c.Pod
 	if len(names) > 0 { // none runs while the pod starts
 		c.Name += "/" + strings.Join(slices.Compact(names), "+")
+		c.Image = clean(strings.Join(slices.Compact(images), "+"))
 	}
 	return c
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -16,12 +17,17 @@ import (
 	"time"
 )
 
-// apiTimeout bounds the answer of a container engine.
-const apiTimeout = time.Second
+const (
+	// apiTimeout bounds the answer of a container engine.
+	apiTimeout = time.Second
+	// mostAnswer bounds its length: a container's maker decides about labels.
+	mostAnswer = 4 << 20
+)
 
 // engineContainer is a container as its engine knows it.
 type engineContainer struct {
 	name   string // may be ""
+	image  string // may be ""
 	labels map[string]string
 }
 
@@ -61,12 +67,15 @@ func askDocker(socket, id string) (c engineContainer, err error) {
 	}
 	var container struct {
 		Name   string
-		Config struct{ Labels map[string]string }
+		Config struct {
+			Image  string
+			Labels map[string]string
+		}
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&container); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, mostAnswer)).Decode(&container); err != nil {
 		return c, fmt.Errorf("ask %s for container %s: %w", socket, id, err)
 	}
-	return engineContainer{strings.TrimPrefix(container.Name, "/"), container.Config.Labels}, nil
+	return engineContainer{strings.TrimPrefix(container.Name, "/"), container.Config.Image, container.Config.Labels}, nil
 }
 
 // monitorsName returns the container name that conmon was started with, the
@@ -131,5 +140,5 @@ func readContainerd(dir, id string) (c engineContainer, err error) {
 		config.Annotations[criPod],
 		config.Hostname,
 	)
-	return engineContainer{name, config.Annotations}, nil
+	return engineContainer{name, config.Annotations[criImage], config.Annotations}, nil
 }
