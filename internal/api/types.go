@@ -183,9 +183,12 @@ type Flow struct {
 	AgeMS          int64      `json:"age_ms"`                  // time since it became a Conentry
 	IdleMS         int64      `json:"idle_ms"`                 // time since its last packet
 	LeaseMS        int64      `json:"lease_ms"`                // rest of the longer lease; 0 if expired, paused or inert
-	// LeaseLimitMS is how long a lease lasts; absent for discards.
+	// LeaseLimitMS is how long a lease lasts at most; absent for discards.
 	LeaseLimitMS int64 `json:"lease_limit_ms,omitempty"`
-	// LeaseBound is what bounds that, in words; absent for discards.
+	// LeasePackets is how many packets of one direction end a lease before; absent for
+	// discards.
+	LeasePackets uint32 `json:"lease_limit_packets,omitempty"`
+	// LeaseBound is which of the two bounds acts, and why, in words; absent for discards.
 	LeaseBound string `json:"lease_bound,omitempty"`
 	Oif        string `json:"oif"`      // egress device, "" until recorded
 	NextHop    string `json:"next_hop"` // MAC address, "" until recorded

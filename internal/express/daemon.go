@@ -164,6 +164,7 @@ func (d *Daemon) load(pinDir string) error {
 		PerContainer: max(c.Connections*c.PerContainerShare/100, 1),
 		Idle:         c.FlushIdle,
 		Lease:        c.Lease,
+		LeasePackets: uint32(c.LeasePackets),
 		Tick:         dp.Tick(),
 		Hooked:       dp.IsTracked,
 		PageSlots:    PageSlots,

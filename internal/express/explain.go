@@ -147,11 +147,16 @@ func (v view) leaseFinding(f api.Flow) api.Finding {
 		Level: "note", What: fmt.Sprintf("one packet of each direction goes regular every %v", time.Duration(f.LeaseLimitMS)*time.Millisecond),
 		Why: f.LeaseBound,
 	}
-	if f.LeaseBound != composer.BoundByRule {
+	tuple, err := tracked(f)
+	e := v.table.Lookup(tuple)
+	if err != nil || e == nil {
 		return finding
 	}
-	tuple, err := tracked(f)
-	if e := v.table.Lookup(tuple); err == nil && e != nil {
+	if rate, ends := v.table.EndsByPackets(e); ends {
+		finding.What = fmt.Sprintf("one of %d packets of each direction goes regular, of the busier one %.1f a second", f.LeasePackets, rate)
+		return finding
+	}
+	if f.LeaseBound == composer.BoundByRule {
 		if rule, silent := v.composer.SilentRule(e); silent {
 			finding.Why += fmt.Sprintf(": %s: %s", rule, rule.Text)
 			finding.Rule = rule.Document()

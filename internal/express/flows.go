@@ -82,6 +82,7 @@ func (v view) flow(e *contable.Conentry) api.Flow {
 		IdleMS:         f.Idle.Milliseconds(),
 		LeaseMS:        f.Left.Milliseconds(),
 		LeaseLimitMS:   e.Lease.Milliseconds(),
+		LeasePackets:   v.table.LeasePackets(e),
 		LeaseBound:     v.composer.LeaseOf(e),
 	}
 	if f.Conn.Orig.Proto == unix.IPPROTO_TCP {

@@ -84,10 +84,12 @@ func reports(t *testing.T, interval time.Duration, n int, share float64) {
 }
 
 // wantLease waits until the lease of a connection, which has traffic, is bounded by
-// something. Conntrack's timeouts are of whole seconds.
+// something: by its packets only where they are very many. Conntrack's timeouts are of
+// whole seconds.
 func wantLease(t *testing.T, c *scontest.Connection, bound string, lease time.Duration) {
 	t.Helper()
 	scontest.Eventually(t, fmt.Sprintf("a lease of %v by %s", lease, bound), func() error {
+		time.Sleep(50 * time.Millisecond)
 		if err := c.Ping(); err != nil {
 			t.Fatal(err)
 		}
@@ -134,6 +136,18 @@ func TestLease(t *testing.T) {
 	}
 	b.Sh(lab.Device, "env XTABLES_LOCKFILE=/dev/null iptables-legacy -L")
 	wantLease(t, udp, composer.BoundByLegacy, time.Second)
+}
+
+// A connection whose packets end its leases says so, also to those who list it.
+func TestLeaseByPackets(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.LeasePackets = 16 }})
+	tcp := b.Outgoing("tcp", 1)
+	wantLease(t, tcp, composer.BoundByPackets, 45*time.Second)
+	x, err := b.Daemon.Explain(fmt.Sprintf("tcp:172.17.0.2:%d", tcp.Port()))
+	if text := fmt.Sprint(x.Findings); err != nil || !strings.Contains(text, "one of 16 packets of each direction goes regular") || !strings.Contains(text, "lease_packets") {
+		t.Errorf("explained as %s, %v", text, err)
+	}
 }
 
 // Settings that the kernel does not announce make decisions stale.

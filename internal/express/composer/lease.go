@@ -8,6 +8,7 @@ import (
 
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/rules"
 )
 
@@ -39,6 +40,8 @@ const (
 	BoundByUntracked = "conntrack does not see the connection, and this kernel does not say when it begins to"
 	BoundByOverlay   = "its packets skip an overlay device"
 	BoundByBeginning = "conntrack has not taken it for a stream of packets yet"
+	BoundByPackets   = "lease_packets in the configuration: its packets end a lease before its time does"
+	BoundByTCP       = "4096 packets of TCP, by which conntrack follows it: they end a lease before its time does"
 	boundUntilRead   = "what it depends on is being read"
 )
 
@@ -196,4 +199,12 @@ func (c *Composer) mustLet(e *contable.Conentry, now time.Time) bool {
 const mostSilence = 3 * time.Second
 
 // LeaseOf names what bounds the lease of a Conentry, in words.
-func (c *Composer) LeaseOf(e *contable.Conentry) string { return cmp.Or(e.Bound, boundUntilRead) }
+func (c *Composer) LeaseOf(e *contable.Conentry) string {
+	if _, ends := c.table.EndsByPackets(e); !ends {
+		return cmp.Or(e.Bound, boundUntilRead)
+	}
+	if c.table.LeasePackets(e) == datapath.TCPLeasePackets {
+		return BoundByTCP
+	}
+	return BoundByPackets
+}

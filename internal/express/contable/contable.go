@@ -43,6 +43,8 @@ type Options struct {
 	Idle time.Duration
 	// Lease is the lease of a Conentry until SetLease gives it another.
 	Lease time.Duration
+	// LeasePackets is the packets of one direction after which a lease ends.
+	LeasePackets uint32
 	// Tick is the length of a jiffy, the unit of leases.
 	Tick time.Duration
 	// Hooked reports whether a device may have SCON's programs: others have no part in
@@ -81,6 +83,7 @@ type Conentry struct {
 	isMarked  bool
 	initiator bool // the container opened the connection: outbound is original
 	activity  activity
+	pace      pace
 	reported  reported
 	counted   Totals // in the table's totals
 }
@@ -88,6 +91,7 @@ type Conentry struct {
 // Table is the set of all Conentries.
 type Table struct {
 	opts     Options
+	made     time.Time
 	halves   [][]datapath.Half  // by page
 	outers   [][]datapath.Outer // by page
 	buckets  []datapath.Bucket
@@ -120,6 +124,7 @@ type Totals struct {
 func New(m datapath.Memory, o Options) *Table {
 	o.PageSlots = cmp.Or(o.PageSlots, datapath.PageSlots)
 	t := &Table{
+		made:     time.Now(),
 		opts:     o,
 		halves:   m.Halves,
 		outers:   m.Outers,

@@ -99,6 +99,7 @@ func (t *Table) Sweep(from, n uint32, now time.Time) (next uint32) {
 
 func (t *Table) sweep(e *Conentry, now time.Time) {
 	t.account(e)
+	t.measure(e, now)
 	e.activity.observe(t.mark(e), now)
 	idle := now.Sub(e.activity.last)
 	switch {

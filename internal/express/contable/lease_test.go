@@ -1,9 +1,11 @@
 package contable_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
+	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
@@ -38,6 +40,40 @@ func TestSetLease(t *testing.T) {
 			}
 			if b.ShortenLeases("read"); e.Lease != time.Second || e.Bound != "read" {
 				t.Errorf("lease %v by %q", e.Lease, e.Bound)
+			}
+		})
+	}
+}
+
+// Whether packets or time end a lease is found by the rate of the busier direction.
+func TestEndsByPackets(t *testing.T) {
+	for name, c := range map[string]struct {
+		conn        conntrack.Conn
+		limit       uint32
+		first, next uint64 // packets at a sweep, and a second later
+		perSecond   float64
+		ends        bool
+	}{
+		"silent":              {masqueraded(1), 65536, 5000, 5000, 0, false},
+		"TCP, slow":           {masqueraded(1), 65536, 0, 500, 500. / 4096, false}, // the lease lasts 8 s
+		"TCP, fast":           {masqueraded(1), 65536, 0, 65536, 16, true},
+		"TCP, a low limit":    {masqueraded(1), 16, 0, 4, .25, true},
+		"UDP, fast":           {published(1), 65536, 0, 65536, 1, true},
+		"UDP, slow":           {published(1), 65536, 0, 4096, 1. / 16, false},
+		"the counter's begin": {masqueraded(1), 65536, 1<<32 - 4096, 1 << 32, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options()
+			o.LeasePackets = c.limit
+			b := newBed(t, o)
+			e := b.compose(7, c.conn, true, start)
+			b.SetLease(e, 8*time.Second, "a test")
+			b.half(c.conn.Orig, 7).Packets = c.first
+			b.Sweep(start)
+			b.half(c.conn.Orig, 7).Packets = c.next
+			b.Sweep(start.Add(time.Second))
+			if rate, ends := b.EndsByPackets(e); ends != c.ends || math.Abs(rate-c.perSecond) > .001 {
+				t.Errorf("%v leases a second, by packets %v", rate, ends)
 			}
 		})
 	}

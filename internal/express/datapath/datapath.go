@@ -100,6 +100,10 @@ const minFrame = 14
 // ErrUnsupported means that this kernel cannot run SCON's programs.
 var ErrUnsupported = errors.New("kernel does not support SCON's BPF programs (Linux 5.15 or newer is needed)")
 
+// TCPLeasePackets is the most packets of one direction in a lease of a TCP connection:
+// conntrack has to be told of what it has sent, bpf/lib/tcp.h.
+const TCPLeasePackets = 4096
+
 // Options say what to load. All fields but ForceClsact are required.
 type Options struct {
 	// PinDir is a directory on a bpffs, of this network namespace alone.

@@ -468,7 +468,7 @@ func TestReportsTCPProgress(t *testing.T) {
 // as sequence numbers can be compared.
 func TestLongLease(t *testing.T) {
 	const most = 1 << 24
-	for proto, want := range map[uint8]uint32{tcp: 4096, udp: most} {
+	for proto, want := range map[uint8]uint32{tcp: datapath.TCPLeasePackets, udp: most} {
 		f := masqueraded(proto)
 		b := newBedWith(t, func(o *datapath.Options) { o.LeasePackets = most })
 		b.express(f)
