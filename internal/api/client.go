@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -18,8 +18,9 @@ import (
 const (
 	// callTimeout limits one call; the longest answer is a full table of flows.
 	callTimeout = 30 * time.Second
-	// processTimeout limits the request for a service's process.
-	processTimeout = 3 * time.Second
+	// processTimeout limits the request for a service's process. One that hangs is noticed
+	// before.
+	processTimeout = 4 * time.Second
 )
 
 // Identity describes a service: its answers carry Service, error messages the other fields.
@@ -30,27 +31,21 @@ type Identity struct {
 }
 
 // Service is a client of a service. A call returns ErrNotRunning if nothing answers at
-// the socket, and *Error if the service refuses the request.
+// the socket, ErrHangs if a process has the socket and says nothing for three seconds, and
+// *Error if the service refuses the request.
 type Service struct {
 	id     Identity
 	socket string
 	http   http.Client
+	pid    atomic.Int32 // of the process at the socket, as last seen
 }
 
 // Connect returns a client of the service at a unix socket. Every call opens and closes
 // its own connection.
 func Connect(id Identity, socket string) *Service {
-	var d net.Dialer
-	return &Service{
-		id:     id,
-		socket: socket,
-		http: http.Client{Transport: &http.Transport{
-			DisableKeepAlives: true,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return d.DialContext(ctx, "unix", socket)
-			},
-		}},
-	}
+	s := &Service{id: id, socket: socket}
+	s.http.Transport = &http.Transport{DisableKeepAlives: true, DialContext: s.dial}
+	return s
 }
 
 // Process has the fields that every service's document at StatusPath contains.
@@ -67,17 +62,17 @@ func (s *Service) Process() (p Process, err error) {
 
 // Metrics writes the service's counters in Prometheus' text format.
 func (s *Service) Metrics(w io.Writer) error {
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-	defer cancel()
-	text, err := s.ask(ctx, http.MethodGet, MetricsPath, nil)
-	if err != nil {
-		return err
-	}
-	defer text.Close()
-	if _, err := io.Copy(w, text); err != nil {
-		return fmt.Errorf("read the metrics of the %s at %s: %w", s.id.Name, s.socket, err)
-	}
-	return nil
+	return s.watched(callTimeout, func(ctx context.Context) error {
+		text, err := s.ask(ctx, http.MethodGet, MetricsPath, nil)
+		if err != nil {
+			return err
+		}
+		defer text.Close()
+		if _, err := io.Copy(w, text); err != nil {
+			return fmt.Errorf("read the metrics of the %s at %s: %w", s.id.Name, s.socket, err)
+		}
+		return nil
+	})
 }
 
 // Stop asks the service to end; it does not wait for the end.
@@ -100,21 +95,43 @@ func (s *Service) Post(path string, document, answer any) error {
 // Stream returns a stream of JSON documents that lasts until ctx or the service ends. The
 // caller closes it.
 func (s *Service) Stream(ctx context.Context, path string) (io.ReadCloser, error) {
-	return s.ask(ctx, http.MethodGet, path, nil)
+	ctx, cancel := context.WithCancel(ctx)
+	var body io.ReadCloser
+	err := s.watched(callTimeout, func(begin context.Context) (err error) {
+		defer context.AfterFunc(begin, cancel)()
+		body, err = s.ask(ctx, http.MethodGet, path, nil)
+		return err
+	})
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return stream{body, cancel}, nil
+}
+
+// stream is a body that ends its request when it is closed.
+type stream struct {
+	io.ReadCloser
+	end context.CancelFunc
+}
+
+func (s stream) Close() error {
+	defer s.end()
+	return s.ReadCloser.Close()
 }
 
 func (s *Service) call(limit time.Duration, method, target string, body io.Reader, answer any) error {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	document, err := s.ask(ctx, method, target, body)
-	if err != nil {
-		return err
-	}
-	defer document.Close()
-	if err := json.NewDecoder(document).Decode(answer); err != nil {
-		return fmt.Errorf("read the answer of the %s at %s: %w", s.id.Name, s.socket, err)
-	}
-	return nil
+	return s.watched(limit, func(ctx context.Context) error {
+		document, err := s.ask(ctx, method, target, body)
+		if err != nil {
+			return err
+		}
+		defer document.Close()
+		if err := json.NewDecoder(document).Decode(answer); err != nil {
+			return fmt.Errorf("read the answer of the %s at %s: %w", s.id.Name, s.socket, err)
+		}
+		return nil
+	})
 }
 
 // ask returns the body of a successful answer, which the caller closes.
@@ -127,6 +144,8 @@ func (s *Service) ask(ctx context.Context, method, target string, body io.Reader
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, &notRunningError{s.id, s.socket}
+	case errors.Is(err, syscall.EAGAIN): // its queue of connections is full
+		return nil, s.hangs()
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("permission denied for %s; run as root, or, to read, as a member of the group socket_group of the configuration", s.socket)
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
