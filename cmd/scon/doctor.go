@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -29,7 +30,7 @@ With --latency, show instead how the machine is tuned for low latency: the setti
 of the paper on it, the setting here, and how to change it.
 
 No daemon is needed. Without root, checks that need it are reported as such. The
-exit status is 1 when a requirement of SCON is missing.`,
+exit status is 1 when a requirement of SCON is missing or a service hangs.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if latency {
@@ -46,6 +47,8 @@ exit status is 1 when a requirement of SCON is missing.`,
 			if err != nil {
 				return err
 			}
+			services := t.services()
+			d.Findings = append(t.serviceFindings(services), d.Findings...)
 			if asJSON {
 				err = t.printJSON(d)
 			} else {
@@ -54,7 +57,7 @@ exit status is 1 when a requirement of SCON is missing.`,
 			if err != nil {
 				return err
 			}
-			return missing(d)
+			return cmp.Or(missing(d), hanging(services))
 		},
 	}
 	cli.AddNetnsFlag(cmd, &namespace, "examine that network namespace, a `name` of ip-netns or a path (default: this one)")
@@ -133,7 +136,8 @@ func (t *tool) printDoctor(d api.Doctor, verdict string) error {
 		printFindings(out, d.Findings)
 	}
 	byRoot := !slices.ContainsFunc(d.Capabilities, func(c api.Capability) bool { return c.Name == "root" && c.Level != "ok" })
-	if byRoot && missing(d) == nil {
+	broken := slices.ContainsFunc(d.Findings, func(f api.Finding) bool { return f.Level == "fail" })
+	if byRoot && missing(d) == nil && !broken {
 		fmt.Fprintln(out, "\n"+verdict)
 	}
 	return out.Flush()

@@ -210,7 +210,7 @@ func (t *tool) downOne(u unit, down downOptions) (pid int, conns []liberal.Conn,
 		o.Config.Web = s.Config.Web
 	}
 	if pid, err = t.stop(u, o.Socket); err != nil {
-		if s.PID != 0 {
+		if s.PID != 0 && !errors.Is(err, api.ErrHangs) {
 			err = fmt.Errorf("%w; end the %s with 'kill -9 %d', then run 'scon down' again", err, u.name, s.PID)
 		}
 		return 0, nil, err

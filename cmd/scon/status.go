@@ -22,17 +22,20 @@ func (t *tool) newStatusCommand() *cobra.Command {
 		Short: "Show express and regular packets per container, the reasons for regular, and the services",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			services := t.services()
+			var services []serviceStatus
+			var asked sync.WaitGroup
+			asked.Go(func() { services = t.services() })
 			s, err := t.client().Status()
-			if err != nil && asJSON && slices.ContainsFunc(services, func(s serviceStatus) bool { return s.Running }) {
+			asked.Wait()
+			if err != nil && asJSON && slices.ContainsFunc(services, func(s serviceStatus) bool { return s.Running || s.condition() != "" }) {
 				down := api.Status{
 					State: api.StateDown, Hooks: []api.Hook{}, Containers: []api.Container{}, Skipped: []api.Skipped{}, Reasons: map[string]uint64{},
 				}
 				err = errors.Join(err, t.printJSON(statusDocument{down, services}))
 			} else if err != nil {
-				for _, other := range services {
-					if other.Running {
-						fmt.Fprintln(t.stdout, other.line())
+				for _, one := range services {
+					if one.Running || one.condition() != "" && one.Error != err.Error() {
+						fmt.Fprintln(t.stdout, one.line())
 					}
 				}
 			}
@@ -64,6 +67,12 @@ type serviceStatus struct {
 	Socket  string `json:"socket"`  // where it is asked
 	// Error is why the state of the service is unknown; absent if it is known.
 	Error string `json:"error,omitempty"`
+	Hangs bool   `json:"hangs,omitempty"` // a process has the socket and does not answer
+	// Why is what has become of a service that was not stopped, and of which no process
+	// answers; absent for one that was stopped or never started.
+	Why string `json:"why,omitempty"`
+	// Left is what a service that has crashed has left: sockets, files, pins.
+	Left []string `json:"left,omitempty"`
 }
 
 // services asks each service for its process.
@@ -78,11 +87,7 @@ func (t *tool) services() []serviceStatus {
 			s.Socket = t.socketOf(u.Service)
 		}
 		asked.Go(func() {
-			p, err := u.process(s.Socket)
-			if err != nil {
-				s.Error = err.Error()
-			}
-			s.Running, s.PID, s.Version = p.PID != 0, p.PID, p.Version
+			s.ask(u, dir)
 			all[i] = s
 		})
 	}
@@ -100,8 +105,8 @@ func (s serviceStatus) line() string {
 		word += " (" + setting + " in the settings starts it)"
 	}
 	switch {
-	case s.Error != "":
-		word = cli.Printable(s.Error)
+	case s.condition() != "":
+		word = s.condition()
 	case s.Running:
 		word = fmt.Sprintf("pid %d, scon %s", s.PID, s.Version)
 	}

@@ -32,6 +32,9 @@ type unit struct {
 	run func(ctx context.Context, o service.Options) error
 	// clean removes everything that the service left behind when it died.
 	clean func(o service.Options) error
+	// pinned lists what the service has left in the kernel, given the network namespace
+	// that it ran in; nil: nothing that outlives it is pinned.
+	pinned func(netns string) []string
 	// liberal deals with the connections that are liberal in conntrack after the
 	// service's end, as liberal.End does. nil: the service makes none so.
 	liberal func(mode string, progress func(done, total int)) ([]liberal.Conn, error)
@@ -44,7 +47,7 @@ func units() []unit {
 			Service: state.Express, name: "daemon", command: []string{"daemon"},
 			enabled: func(config.Config) bool { return true }, settings: config.Config.OfExpress,
 			require: doctor.Require, dial: func(socket string) *api.Service { return api.Dial(socket).Service },
-			run: express.Run, clean: express.Clean, liberal: liberal.End,
+			run: express.Run, clean: express.Clean, pinned: express.Pinned, liberal: liberal.End,
 		},
 		{
 			Service: state.Startup, name: "startup service", command: []string{"startup", "serve"},

@@ -193,6 +193,24 @@ func Hooked(namespace string) (n int, err error) {
 	return n, err
 }
 
+// Pinned describes what is pinned for a network namespace, for the user; nothing if there is
+// none, or it cannot be read.
+func Pinned(namespace string) []string {
+	inode, err := netns.Inode(namespace)
+	if err != nil {
+		return nil
+	}
+	pins, err := os.ReadDir(pinDir(inode))
+	if err != nil || len(pins) == 0 {
+		return nil
+	}
+	hooked, err := Hooked(namespace)
+	if err != nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("%d pins in %s with %d hooks, which let every packet take the kernel's path", len(pins), pinDir(inode), hooked)}
+}
+
 // CleanAbandoned removes the pins of daemons that died together with their
 // namespaces: all of their hooks have lost their devices.
 func CleanAbandoned() error {

@@ -173,6 +173,17 @@ func Lock(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
+// Held reports whether a process holds the lock of dir. It is false if that cannot be told,
+// as only root may.
+func Held(dir string) bool {
+	f, err := os.Open(filepath.Join(dir, "lock"))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
 // Dying is how long a killed process may hold its locks after its socket is closed.
 const Dying = 500 * time.Millisecond
 
