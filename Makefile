@@ -51,7 +51,7 @@ SCONFLAGS := -trimpath -tags "nethttpomithttp2 $(TAGS)" $(NOT_INLINED:%=-gcflags
 
 build: $(BIN)/scon-cni $(BIN)/scon-oci examples scon man
 	$(call say,GO,$(BIN)/scon-lab)
-	$(Q)CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(BIN)/scon-lab ./cmd/scon-lab
+	$(Q)CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.release=$(VERSION) -X main.commit=$(COMMIT)" -o $(BIN)/scon-lab ./cmd/scon-lab
 	$(Q)if ldconfig -p | grep -q libcuda.so.1; then $(MAKE) cuda; fi
 
 SCON ?= $(BIN)/scon

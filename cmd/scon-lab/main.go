@@ -5,13 +5,19 @@
 package main
 
 import (
+	"cmp"
+	"fmt"
 	"io"
+	"runtime"
 
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/pin"
 )
+
+// Set by the Makefile, as those of scon.
+var release, commit string
 
 // tool is the program with everything it touches.
 type tool struct {
@@ -29,6 +35,8 @@ func (t *tool) run(args []string) int { return cli.Run(t.newRootCommand(), args)
 func (t *tool) newRootCommand() *cobra.Command {
 	// No command here asks the daemon; scon takes --socket before any verb.
 	root := cli.NewRoot("The commands of scon that measure", new(string), t.stdout, t.stderr)
+	cli.AddVersionFlag(root, fmt.Sprintf("scon-lab %s (commit %s, %s, %s)",
+		cmp.Or(release, "unreleased"), cmp.Or(commit, "unknown"), runtime.Version(), runtime.GOARCH))
 	pin := &cobra.Command{Use: "pin", Short: "Recommend a placement of network work on CPUs"}
 	pin.AddCommand(t.newPinAdviseCommand())
 	pipe := &cobra.Command{Use: "pipe", Short: "Measure the pipe"}

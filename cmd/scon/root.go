@@ -36,6 +36,7 @@ func (t *tool) run(args []string) int {
 func (t *tool) newRootCommand() *cobra.Command {
 	root := cli.NewRoot("Forward known connections of containers past bridge, second IP layer and Netfilter",
 		&t.socket, t.stdout, t.stderr)
+	cli.AddVersionFlag(root, thisVersion().String())
 	root.AddCommand(
 		t.newUpCommand(),
 		t.newDownCommand(),

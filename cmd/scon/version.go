@@ -30,6 +30,10 @@ func thisVersion() versions {
 	return versions{version(), cmp.Or(commit, "unknown"), runtime.Version(), runtime.GOARCH, datapath.LayoutVersion}
 }
 
+func (v versions) String() string {
+	return fmt.Sprintf("scon %s (commit %s, layout %d, %s, %s)", v.Version, v.Commit, v.Layout, v.Go, v.Arch)
+}
+
 func (t *tool) newVersionCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -41,7 +45,7 @@ func (t *tool) newVersionCommand() *cobra.Command {
 			if asJSON {
 				return t.printJSON(v)
 			}
-			_, err := fmt.Fprintf(t.stdout, "scon %s (commit %s, layout %d, %s, %s)\n", v.Version, v.Commit, v.Layout, v.Go, v.Arch)
+			_, err := fmt.Fprintln(t.stdout, v)
 			return err
 		},
 	}

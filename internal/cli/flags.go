@@ -27,6 +27,13 @@ func AddJSONFlag(cmd *cobra.Command, asJSON *bool) {
 	cmd.Flags().BoolVar(asJSON, "json", false, "print the JSON document")
 }
 
+// AddVersionFlag adds --version, which prints a line, to a root command.
+func AddVersionFlag(root *cobra.Command, line string) {
+	root.Version = line
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.Flags().Bool("version", false, "print the version of this program") // without the short -v
+}
+
 // AddNetnsFlag adds --netns.
 func AddNetnsFlag(cmd *cobra.Command, netns *string, usage string) {
 	cmd.Flags().Var((*NonEmpty)(netns), "netns", usage)
