@@ -83,7 +83,7 @@ type downOptions struct {
 }
 
 func (t *tool) down(o downOptions) error {
-	if err := doctor.Require(); err != nil {
+	if err := doctor.RequireRoot("stop services and remove what they have attached"); err != nil {
 		return err
 	}
 	done := api.Down{Conntrack: o.mode, Stopped: []api.Stopped{}, Connections: []api.Ended{}}

@@ -52,13 +52,15 @@ func units() []unit {
 		{
 			Service: state.Startup, name: "startup service", command: []string{"startup", "serve"},
 			enabled: config.Config.HasStartup, settings: config.Config.OfStartup,
-			require: doctor.RequireRoot, dial: func(socket string) *api.Service { return startupcontrol.Dial(socket).Service },
-			run: startup.Run, clean: startup.Clean,
+			require: func() error { return doctor.RequireRoot("make network namespaces and devices") },
+			dial:    func(socket string) *api.Service { return startupcontrol.Dial(socket).Service },
+			run:     startup.Run, clean: startup.Clean,
 		},
 		{
 			Service: state.Pipe, name: "pipe broker", command: []string{"pipe", "serve"},
 			enabled: func(c config.Config) bool { return c.Pipe.Enabled }, settings: config.Config.OfPipe,
-			require: doctor.RequireRoot, dial: func(socket string) *api.Service { return pipecontrol.Dial(socket).Service },
+			require: func() error { return doctor.RequireRoot("load BPF programs and find network namespaces of sockets") },
+			dial:    func(socket string) *api.Service { return pipecontrol.Dial(socket).Service },
 			run: func(ctx context.Context, o service.Options) error {
 				return pipe.Run(ctx, o, copier.Configured(o.Config.Pipe.CopyDevice, o.Logger))
 			},

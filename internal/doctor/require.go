@@ -15,17 +15,19 @@ func Require() error {
 	return require(thisHost(), func() error { return features.HaveProgramType(ebpf.SchedCLS) })
 }
 
-// RequireRoot refuses everybody but root.
-func RequireRoot() error {
-	if !thisHost().isRoot() {
-		return errors.New("need root for network namespaces and devices: run it with sudo")
+// RequireRoot refuses everybody but root, and says what root is needed for.
+func RequireRoot(what string) error { return requireRoot(thisHost(), what) }
+
+func requireRoot(h host, what string) error {
+	if !h.isRoot() {
+		return fmt.Errorf("need root to %s: run it with sudo", what)
 	}
 	return nil
 }
 
 func require(h host, tryBPF func() error) error {
-	if !h.isRoot() {
-		return errors.New("need root to load BPF programs: run it with sudo")
+	if err := requireRoot(h, "load BPF programs"); err != nil {
+		return err
 	}
 	v, err := parseVersion(h.release)
 	if err != nil {
