@@ -18,7 +18,6 @@ func (t *tool) newFlowsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flows",
 		Short: "List the connections that SCON knows",
-		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			flows, err := t.client().Flows(container)
 			if err != nil {
@@ -41,7 +40,7 @@ func (t *tool) newFlowsCommand() *cobra.Command {
 			return err
 		},
 	}
-	addContainerFlag(cmd, &container)
+	addContainer(cmd, &container)
 	cli.AddJSONFlag(cmd, &asJSON)
 	return cmd
 }
@@ -58,8 +57,23 @@ func noFlows(s api.Status, container string) string {
 	}
 }
 
-func addContainerFlag(cmd *cobra.Command, container *string) {
-	cmd.Flags().Var((*cli.NonEmpty)(container), "container", "only this container, by `name` or ID (default: all)")
+func addContainer(cmd *cobra.Command, container *string) {
+	cmd.Use += " [CONTAINER]"
+	cmd.Flags().Var((*cli.NonEmpty)(container), "container", "the same as CONTAINER, a `container`'s name or ID (default: all)")
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return nil
+		case len(args) > 1:
+			return cli.Usagef(cmd, "takes one container, got %d arguments", len(args))
+		case *container != "":
+			return cli.Usagef(cmd, "takes %q or --container %s, not both", args[0], *container)
+		}
+		if err := (*cli.NonEmpty)(container).Set(args[0]); err != nil {
+			return cli.Usagef(cmd, "the container's name: %v", err)
+		}
+		return nil
+	}
 }
 
 // flowTable has one line per Conentry with both directions. Where conntrack counts

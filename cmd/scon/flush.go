@@ -5,7 +5,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/cli"
 )
 
 func (t *tool) newFlushCommand() *cobra.Command {
@@ -13,7 +12,6 @@ func (t *tool) newFlushCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flush",
 		Short: "Drop cached flows; they are relearned",
-		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			n, err := t.client().Flush(container)
 			if err != nil {
@@ -27,7 +25,7 @@ func (t *tool) newFlushCommand() *cobra.Command {
 			return err
 		},
 	}
-	addContainerFlag(cmd, &container)
+	addContainer(cmd, &container)
 	return cmd
 }
 

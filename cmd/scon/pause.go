@@ -5,7 +5,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/cli"
 )
 
 func (t *tool) newPauseCommand() *cobra.Command {
@@ -13,7 +12,6 @@ func (t *tool) newPauseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pause",
 		Short: "Disable the express path until 'scon resume'",
-		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := t.client().Pause(container); err != nil {
 				return err
@@ -26,6 +24,6 @@ func (t *tool) newPauseCommand() *cobra.Command {
 			return err
 		},
 	}
-	addContainerFlag(cmd, &container)
+	addContainer(cmd, &container)
 	return cmd
 }

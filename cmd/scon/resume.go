@@ -36,7 +36,6 @@ func (t *tool) newResumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume",
 		Short: "Resume express forwarding",
-		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := t.client().Resume(container); err != nil {
 				return err
@@ -49,6 +48,6 @@ func (t *tool) newResumeCommand() *cobra.Command {
 			return err
 		},
 	}
-	addContainerFlag(cmd, &container)
+	addContainer(cmd, &container)
 	return cmd
 }
