@@ -15,6 +15,7 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/liberal"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/live"
@@ -150,8 +151,8 @@ func known(container string) error {
 	return &api.UnknownContainerError{Name: container, Known: []string{"db", "web"}}
 }
 
-// Status is that of a daemon that SCON_TEST_STATE says to be paused, inert or without
-// containers.
+// Status is that of a daemon that SCON_TEST_STATE says to be paused, inert, of an older
+// layout, or without containers.
 func (b *fakeBackend) Status() (api.Status, error) {
 	s := busy()
 	switch os.Getenv("SCON_TEST_STATE") {
@@ -159,6 +160,8 @@ func (b *fakeBackend) Status() (api.Status, error) {
 		s.State = api.StatePaused
 	case "inert":
 		s.State, s.Why = api.StateInert, "every packet goes regular: the rules could not be read: chain nat: unknown expression"
+	case "older":
+		s.Layout--
 	case "empty":
 		s.Hooks, s.Containers = nil, nil
 	}
@@ -185,7 +188,7 @@ func busy() api.Status {
 		Totals:  api.Totals{Entries: 2, ExpressPackets: 930, ExpressBytes: 1_234_567, RegularPackets: 70, DiscardedPackets: 1},
 		Reasons: map[string]uint64{"no_entry": 12},
 		Skipped: []api.Skipped{{Dev: "vxlan0", Reason: "no Ethernet device below it"}},
-		PID:     os.Getpid(), Version: "test", Layout: 2,
+		PID:     os.Getpid(), Version: "test", Layout: datapath.LayoutVersion,
 	}
 }
 

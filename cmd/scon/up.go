@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
@@ -160,10 +161,46 @@ func (t *tool) running(u unit, o service.Options) (pid int, err error) {
 		return 0, fmt.Errorf("%s: version %s, this is %s; to replace it: 'systemctl restart %s'", other, s.Version, o.Version, u.unitName())
 	case s.Version != o.Version:
 		fmt.Fprintf(t.stderr, "scon: replacing the %s (pid %d) of version %s\n", u.name, p.PID, s.Version)
-		_, err := t.stop(u, s.Socket)
-		return 0, err
+		return 0, t.replace(u, s.Socket)
 	}
 	return p.PID, nil
+}
+
+// replace ends a service that the next one replaces. A daemon whose maps the next one can
+// read hands them over, as for 'systemctl restart': its Conentries go on.
+func (t *tool) replace(u unit, socket string) error {
+	if u.Service == state.Express {
+		s, err := api.Dial(socket).Status()
+		if err != nil {
+			return err
+		}
+		if s.Layout == datapath.LayoutVersion {
+			return handOver(s.PID)
+		}
+	}
+	_, err := t.stop(u, socket)
+	return err
+}
+
+// handsOver is how long a daemon may take to end with everything attached.
+const handsOver = 5 * time.Second
+
+// handOver makes a daemon end as handOverOn has it, and waits for its end.
+func handOver(pid int) error {
+	handle, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("watch the daemon (pid %d): %w", pid, err)
+	}
+	defer unix.Close(handle)
+	if err := unix.PidfdSendSignal(handle, unix.SIGUSR1, nil, 0); err != nil {
+		return fmt.Errorf("ask the daemon (pid %d) to hand over: %w", pid, err)
+	}
+	for end := time.Now().Add(handsOver); !ends(handle); {
+		if time.Now().After(end) {
+			return fmt.Errorf("the daemon (pid %d) does not hand over; end it with 'kill -9 %[1]d', then run 'scon up' again", pid)
+		}
+	}
+	return nil
 }
 
 // unitName returns the name of the service's systemd unit.
@@ -207,7 +244,7 @@ func sameNetns(pid int, namespace string) (bool, error) {
 func (t *tool) start(u unit, o service.Options, args []string) error {
 	log, err := createLog(u.Dir(o.StateDir))
 	if err != nil {
-		return err
+		return cmp.Or(noRoom(o.StateDir), err)
 	}
 	defer log.Close()
 	path, err := executable()
@@ -237,6 +274,9 @@ func (t *tool) start(u unit, o service.Options, args []string) error {
 		}
 		select {
 		case <-ended:
+			if err := noRoom(u.Dir(o.StateDir)); err != nil { // nor for its message
+				return fmt.Errorf("the %s ended: %w", u.name, err)
+			}
 			return fmt.Errorf("%s (log: %s)", lastWords(u.name, log.Name()), log.Name())
 		case <-time.After(cli.PollInterval):
 		}
@@ -245,6 +285,27 @@ func (t *tool) start(u unit, o service.Options, args []string) error {
 			return fmt.Errorf("the %s did not answer at %s, made no progress for %v and was stopped (log: %s)", u.name, o.Socket, cli.Standstill, log.Name())
 		}
 	}
+}
+
+// noRoom returns an error if no file can be written in a directory: then a service's message
+// may be missing in its log. Root needs no permission.
+func noRoom(dir string) error {
+	var fs unix.Statfs_t
+	if unix.Statfs(dir, &fs) != nil {
+		return nil
+	}
+	what := ""
+	switch {
+	case fs.Flags&unix.ST_RDONLY != 0:
+		return fmt.Errorf("%s is read-only; mount it writable, or give another --state-dir", dir)
+	case fs.Blocks > 0 && fs.Bavail == 0:
+		what = "space"
+	case fs.Files > 0 && fs.Ffree == 0:
+		what = "inode"
+	default:
+		return nil
+	}
+	return fmt.Errorf("no %s is left in %s for its state and log; remove files there ('df %[2]s' and 'df -i %[2]s' show its use), or give another --state-dir", what, dir)
 }
 
 // hooking counts the hooks that a daemon has attached, and those that it will.
