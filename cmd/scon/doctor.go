@@ -133,7 +133,7 @@ func (t *tool) printDoctor(d api.Doctor, verdict string) error {
 	}
 	if len(d.Findings) > 0 {
 		fmt.Fprintln(out)
-		printFindings(out, d.Findings)
+		fmt.Fprint(out, findingsText(d.Findings, cli.NoWidth))
 	}
 	byRoot := !slices.ContainsFunc(d.Capabilities, func(c api.Capability) bool { return c.Name == "root" && c.Level != "ok" })
 	broken := slices.ContainsFunc(d.Findings, func(f api.Finding) bool { return f.Level == "fail" })

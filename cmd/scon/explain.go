@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -11,7 +12,7 @@ import (
 )
 
 func (t *tool) newExplainCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, wide bool
 	cmd := &cobra.Command{
 		Use:   "explain FLOW|CONTAINER",
 		Short: "Explain why a connection uses, or does not use, the express path",
@@ -44,21 +45,29 @@ brackets. Any other word is a container's name or ID.`,
 			if asJSON {
 				return t.printJSON(e)
 			}
-			return t.printExplanation(e)
+			return t.printExplanation(e, wide)
 		},
 	}
 	cli.AddJSONFlag(cmd, &asJSON)
+	addWideFlag(cmd, &wide)
 	return cmd
 }
 
-func (t *tool) printExplanation(e api.Explanation) error {
-	fmt.Fprintf(t.stdout, "%s %s\n", cli.Printable(e.Subject), verdict(e))
-	printFindings(t.stdout, e.Findings)
-	if len(e.Flows) == 0 {
-		return nil
+func (t *tool) printExplanation(e api.Explanation, wide bool) error {
+	width := cli.NoWidth
+	if !wide {
+		width = cli.Width(t.stdout)
+	}
+	if _, err := io.WriteString(t.stdout, explanationText(e, width)); err != nil || len(e.Flows) == 0 {
+		return err
 	}
 	fmt.Fprintln(t.stdout)
-	return flowTable(e.Flows).Print(t.stdout)
+	return t.printFlows(e.Flows, wide)
+}
+
+// explanationText is an explanation without its connections.
+func explanationText(e api.Explanation, width int) string {
+	return cli.Wrap("", cli.Printable(e.Subject)+" "+verdict(e), width) + "\n" + findingsText(e.Findings, width)
 }
 
 // verdict says in a word what an explanation explains.
@@ -73,15 +82,18 @@ func verdict(e api.Explanation) string {
 	}
 }
 
-// printFindings prints one finding a line, and below it its cause and its remedy.
-func printFindings(w io.Writer, findings []api.Finding) {
-	for _, f := range findings {
-		fmt.Fprintf(w, "%-4s  %s\n", f.Level, cli.Printable(f.What))
-		if f.Why != "" {
-			fmt.Fprintf(w, "      why: %s\n", cli.Printable(f.Why))
-		}
-		if f.Remedy != "" {
-			fmt.Fprintf(w, "      do:  %s\n", cli.Printable(f.Remedy))
+// findingsText is one finding a line, and below it its cause and its remedy.
+func findingsText(findings []api.Finding, width int) string {
+	var text strings.Builder
+	line := func(prefix, what string) {
+		if what != "" {
+			text.WriteString(cli.Wrap(prefix, cli.Printable(what), width) + "\n")
 		}
 	}
+	for _, f := range findings {
+		line(fmt.Sprintf("%-4s  ", f.Level), f.What)
+		line("      why: ", f.Why)
+		line("      do:  ", f.Remedy)
+	}
+	return text.String()
 }

@@ -152,7 +152,7 @@ func known(container string) error {
 }
 
 // Status is that of a daemon that SCON_TEST_STATE says to be paused, inert, of an older
-// layout, or without containers.
+// layout, without containers, or with a connection of IPv6.
 func (b *fakeBackend) Status() (api.Status, error) {
 	s := busy()
 	switch os.Getenv("SCON_TEST_STATE") {
@@ -206,11 +206,22 @@ func (b *fakeBackend) Flows(container string) ([]api.Flow, error) {
 	if container == "db" || os.Getenv("SCON_TEST_STATE") == "empty" {
 		return nil, nil
 	}
-	return []api.Flow{fakeFlow, {
+	flows := []api.Flow{fakeFlow, {
 		Container: "web", Family: "ipv4", Proto: "udp",
 		Orig: api.Tuple{Src: "172.17.0.2", Sport: 5000, Dst: "10.0.0.1", Dport: 53},
 		Path: api.PathHairpin, Peer: "db", State: api.FlowComposing,
-	}}, known(container)
+	}}
+	if os.Getenv("SCON_TEST_STATE") == "ipv6" {
+		flows = append(flows, longFlow)
+	}
+	return flows, known(container)
+}
+
+// longFlow has the longest addresses.
+var longFlow = api.Flow{
+	Container: "web", Family: "ipv6", Proto: "tcp",
+	Orig: api.Tuple{Src: "2001:db8:1234:5678:9abc:def0:1234:5678", Sport: 43512, Dst: "2001:db8:8765:4321:fedc:ba98:8765:4321", Dport: 44300},
+	Path: api.PathWire, State: api.FlowExpress, ExpressPackets: [2]uint64{35_400, 1}, ExpressBytes: [2]uint64{38_600_000, 40}, IdleMS: 59_000,
 }
 
 func (b *fakeBackend) Explain(subject string) (api.Explanation, error) {
@@ -226,7 +237,7 @@ func (b *fakeBackend) Explain(subject string) (api.Explanation, error) {
 	if !sub.Match(fakeFlow) {
 		e.Findings = []api.Finding{{
 			Level: "warn", What: "a rule limits packets per second", Why: "-A FORWARD -m limit",
-			Remedy: "remove the rule",
+			Remedy: "remove the rule, or accept packets of established connections before it: they are most of them",
 		}}
 		return e, known(sub.Container)
 	}

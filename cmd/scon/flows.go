@@ -8,12 +8,13 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/numbers"
 )
 
 func (t *tool) newFlowsCommand() *cobra.Command {
 	var (
-		asJSON    bool
-		container string
+		asJSON, wide bool
+		container    string
 	)
 	cmd := &cobra.Command{
 		Use:   "flows",
@@ -34,7 +35,7 @@ func (t *tool) newFlowsCommand() *cobra.Command {
 				fmt.Fprintf(t.stdout, "SCON is %s.\n", stateText(s))
 			}
 			if len(flows) > 0 {
-				return flowTable(flows).Print(t.stdout)
+				return t.printFlows(flows, wide)
 			}
 			_, err = fmt.Fprintln(t.stdout, noFlows(s, container))
 			return err
@@ -42,7 +43,12 @@ func (t *tool) newFlowsCommand() *cobra.Command {
 	}
 	addContainer(cmd, &container)
 	cli.AddJSONFlag(cmd, &asJSON)
+	addWideFlag(cmd, &wide)
 	return cmd
+}
+
+func addWideFlag(cmd *cobra.Command, wide *bool) {
+	cmd.Flags().BoolVar(wide, "wide", false, "print all columns and whole lines, however wide the terminal is")
 }
 
 // noFlows says why no connections are listed.
@@ -76,34 +82,66 @@ func addContainer(cmd *cobra.Command, container *string) {
 	}
 }
 
-// flowTable has one line per Conentry with both directions. Where conntrack counts
-// packets, it also has the sums of conntrack's and SCON's counters.
-func flowTable(flows []api.Flow) *cli.Table {
-	header := []string{"CONTAINER", "PROTO", "ORIGINAL", "REPLY", "STATE", "PATH",
-		">PACKETS OUT", ">BACK", ">BYTES OUT", ">BACK", ">AGE", ">IDLE", ">LEASE", "LEAVES BY"}
-	counted := slices.ContainsFunc(flows, func(f api.Flow) bool { return f.RegularPackets != nil })
-	if counted {
-		header = append(header, ">WITH REGULAR OUT", ">BACK")
+// printFlows prints a line for each Conentry, with both directions: what fits into the
+// terminal, or everything.
+func (t *tool) printFlows(flows []api.Flow, wide bool) error {
+	if !wide {
+		return cli.PrintGrid(t.stdout, flowColumns, flows, cli.Width(t.stdout))
 	}
-	tab := cli.NewTable(header...)
-	for _, f := range flows {
-		cells := []any{f.Container, f.Proto, f.Orig, cli.OrDash(f.Reply.String()), f.State, cli.OrDash(pathOf(f)),
-			f.ExpressPackets[0], f.ExpressPackets[1], bytesText(f.ExpressBytes[0]), bytesText(f.ExpressBytes[1]),
-			millis(f.AgeMS), millis(f.IdleMS), millis(f.LeaseMS), leaving(f)}
-		if counted {
-			cells = append(cells, withRegular(f, 0), withRegular(f, 1))
-		}
-		tab.Add(cells...)
+	columns := wideColumns
+	if slices.ContainsFunc(flows, func(f api.Flow) bool { return f.RegularPackets != nil }) {
+		columns = slices.Concat(columns, countedColumns)
 	}
-	return tab
+	return cli.PrintGrid(t.stdout, columns, flows, cli.NoWidth)
 }
+
+type flowColumn = cli.Column[api.Flow]
+
+// flowColumns fit into 80 columns: the longest connections of IPv6 take two lines. Scon
+// explain takes a connection in the form that it has here.
+var flowColumns = []flowColumn{
+	{Title: "CONTAINER", Least: 9, Text: func(f *api.Flow) string { return f.Container }},
+	{Title: "CONNECTION", Wrap: true, Least: len("tcp:255.255.255.255:65535->255.255.255.255:65535"),
+		Text: func(f *api.Flow) string { return f.Proto + ":" + f.Orig.String() }},
+	{Title: "STATE", Drop: 1, Text: func(f *api.Flow) string { return f.State }, Tone: flowTone},
+	{Title: "OUT", Right: true, Text: func(f *api.Flow) string { return numbers.Count(f.ExpressPackets[0]) }},
+	{Title: "BACK", Right: true, Text: func(f *api.Flow) string { return numbers.Count(f.ExpressPackets[1]) }},
+	{Title: "BYTES", Right: true, Drop: 2, Text: func(f *api.Flow) string { return numbers.Bytes(f.ExpressBytes[0] + f.ExpressBytes[1]) }},
+	{Title: "IDLE", Right: true, Drop: 3, Text: func(f *api.Flow) string { return numbers.Millis(f.IdleMS) }},
+}
+
+var wideColumns = []flowColumn{
+	{Title: "CONTAINER", Text: func(f *api.Flow) string { return f.Container }},
+	{Title: "PROTO", Text: func(f *api.Flow) string { return f.Proto }},
+	{Title: "ORIGINAL", Text: func(f *api.Flow) string { return f.Orig.String() }},
+	{Title: "REPLY", Text: func(f *api.Flow) string { return cli.OrDash(f.Reply.String()) }},
+	{Title: "STATE", Text: func(f *api.Flow) string { return f.State }, Tone: flowTone},
+	{Title: "PATH", Text: func(f *api.Flow) string { return cli.OrDash(pathOf(*f)) }},
+	{Title: "PACKETS OUT", Right: true, Text: func(f *api.Flow) string { return fmt.Sprint(f.ExpressPackets[0]) }},
+	{Title: "BACK", Right: true, Text: func(f *api.Flow) string { return fmt.Sprint(f.ExpressPackets[1]) }},
+	{Title: "BYTES OUT", Right: true, Text: func(f *api.Flow) string { return numbers.Bytes(f.ExpressBytes[0]) }},
+	{Title: "BACK", Right: true, Text: func(f *api.Flow) string { return numbers.Bytes(f.ExpressBytes[1]) }},
+	{Title: "AGE", Right: true, Text: func(f *api.Flow) string { return numbers.Millis(f.AgeMS) }},
+	{Title: "IDLE", Right: true, Text: func(f *api.Flow) string { return numbers.Millis(f.IdleMS) }},
+	{Title: "LEASE", Right: true, Text: func(f *api.Flow) string { return numbers.Millis(f.LeaseMS) }},
+	{Title: "LEAVES BY", Text: func(f *api.Flow) string { return leaving(*f) }},
+}
+
+// countedColumns are there where conntrack counts packets: the sums of its counters and
+// SCON's.
+var countedColumns = []flowColumn{
+	{Title: "WITH REGULAR OUT", Right: true, Text: func(f *api.Flow) string { return withRegular(*f, 0) }},
+	{Title: "BACK", Right: true, Text: func(f *api.Flow) string { return withRegular(*f, 1) }},
+}
+
+func flowTone(f *api.Flow) cli.Tone { return cli.FlowTone(f.State) }
 
 // withRegular returns the sum of SCON's and conntrack's counters of a direction.
 func withRegular(f api.Flow, dir int) string {
 	if f.RegularPackets == nil || f.RegularBytes == nil {
 		return "-"
 	}
-	return fmt.Sprintf("%d, %s", f.ExpressPackets[dir]+f.RegularPackets[dir], bytesText(f.ExpressBytes[dir]+f.RegularBytes[dir]))
+	return fmt.Sprintf("%d, %s", f.ExpressPackets[dir]+f.RegularPackets[dir], numbers.Bytes(f.ExpressBytes[dir]+f.RegularBytes[dir]))
 }
 
 // pathOf returns the regular path of a Conentry, with the container at its other end.

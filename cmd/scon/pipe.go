@@ -10,6 +10,7 @@ import (
 
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/doctor"
+	"github.com/scon-project/scon/internal/numbers"
 	"github.com/scon-project/scon/internal/pipe/control"
 	"github.com/scon-project/scon/internal/pipe/copier"
 	"github.com/scon-project/scon/internal/state"
@@ -78,8 +79,8 @@ func (t *tool) printPipeList(p control.Pipe) error {
 			condition = "over"
 		}
 		connections.Add(c.ID, process(c.Client.PipeParty), process(c.Server.PipeParty), c.Name, c.Engine,
-			bytesText(c.Client.SentBytes), bytesText(c.Server.SentBytes),
-			bytesText(c.Client.RingBytes), bytesText(c.Server.RingBytes), millis(c.AgeMS), condition)
+			numbers.Bytes(c.Client.SentBytes), numbers.Bytes(c.Server.SentBytes),
+			numbers.Bytes(c.Client.RingBytes), numbers.Bytes(c.Server.RingBytes), numbers.Millis(c.AgeMS), condition)
 	}
 	return connections.Print(t.stdout)
 }
@@ -94,8 +95,8 @@ func (t *tool) printPipeStat(p control.Pipe) error {
 	}
 	fmt.Fprintf(t.stdout, "processes    %d\n", p.Processes)
 	fmt.Fprintf(t.stdout, "connections  %d, since the start %d\n", len(p.Connections), p.Made)
-	fmt.Fprintf(t.stdout, "memory       %s of %s\n", bytesText(uint64(p.MemoryBytes)), bytesText(uint64(p.MemoryLimit)))
-	fmt.Fprintf(t.stdout, "sent         %s; %d rings grew\n", bytesText(p.SentBytes), p.Grown)
+	fmt.Fprintf(t.stdout, "memory       %s of %s\n", numbers.Bytes(p.MemoryBytes), numbers.Bytes(p.MemoryLimit))
+	fmt.Fprintf(t.stdout, "sent         %s; %d rings grew\n", numbers.Bytes(p.SentBytes), p.Grown)
 	for _, why := range slices.Sorted(maps.Keys(p.Refused)) {
 		fmt.Fprintf(t.stdout, "refused      %d: %s\n", p.Refused[why], cli.Printable(why))
 	}

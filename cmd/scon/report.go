@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/numbers"
 	"github.com/scon-project/scon/internal/report"
 	"github.com/scon-project/scon/internal/state"
 )
@@ -109,7 +110,7 @@ func (t *tool) printReport(d report.Document) error {
 	missing := make(map[string][]string)
 	for _, p := range d.Parts {
 		if p.Bytes > 0 {
-			tab.Add(p.File, bytesText(uint64(p.Bytes)), p.What)
+			tab.Add(p.File, numbers.Bytes(p.Bytes), p.What)
 		}
 		if p.Missing == "" {
 			continue
@@ -137,6 +138,6 @@ func (t *tool) printReport(d report.Document) error {
 		names = "but for names of containers"
 	}
 	_, err := fmt.Fprintf(t.stdout, "\nWrote %s (%s). Addresses and names in it are replaced, %s.\nLook through it before you send it: tar -xzOf %s | less\n",
-		d.File, bytesText(uint64(d.Bytes)), names, d.File)
+		d.File, numbers.Bytes(d.Bytes), names, d.File)
 	return err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/numbers"
 	"github.com/scon-project/scon/internal/startup"
 	"github.com/scon-project/scon/internal/startup/control"
 	"github.com/scon-project/scon/internal/state"
@@ -150,7 +151,7 @@ func (t *tool) printPools(pools []control.StartupNetwork) error {
 	for _, n := range pools {
 		p := n.Pool
 		tab.Add(n.Name, p.Ready, p.Target, p.Displaced, int(p.Taken), int(p.Missed), int(p.Made), int(p.Recycled),
-			bytesText(uint64(p.Bytes)), cli.OrDash(p.Failure))
+			numbers.Bytes(p.Bytes), cli.OrDash(p.Failure))
 	}
 	return tab.Print(t.stdout)
 }

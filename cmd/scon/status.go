@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/numbers"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -33,11 +36,7 @@ func (t *tool) newStatusCommand() *cobra.Command {
 				}
 				err = errors.Join(err, t.printJSON(statusDocument{down, services}))
 			} else if err != nil {
-				for _, one := range services {
-					if one.Running || one.condition() != "" && one.Error != err.Error() {
-						fmt.Fprintln(t.stdout, one.line())
-					}
-				}
+				t.printServices(cli.Colored(t.stdout), services)
 			}
 			if err != nil {
 				return err
@@ -99,45 +98,60 @@ var enabledBy = map[string]string{
 	string(state.Startup): "startup.enabled or docker.enabled", string(state.Pipe): "pipe.enabled",
 }
 
-func (s serviceStatus) line() string {
-	word := "not running"
-	if setting := enabledBy[s.Name]; setting != "" {
-		word += " (" + setting + " in the settings starts it)"
-	}
+// line describes a service in a line, "" if it neither runs nor should.
+func (s serviceStatus) line(enabled bool) string {
+	word, tone := "", cli.Plain
 	switch {
 	case s.condition() != "":
-		word = s.condition()
+		word, tone = cli.Printable(s.condition()), cli.Bad
 	case s.Running:
 		word = fmt.Sprintf("pid %d, scon %s", s.PID, s.Version)
+	case enabled:
+		word, tone = "not running, though the settings have "+enabledBy[s.Name]+": 'scon up' starts it", cli.Warn
+	default:
+		return ""
 	}
-	return fmt.Sprintf("%-8s  %s", s.Name, word)
+	return fmt.Sprintf("%-8s  %s", s.Name, cli.Paint(tone, word))
+}
+
+// printServices prints the lines of the services besides express that run, should, or are
+// broken.
+func (t *tool) printServices(out io.Writer, services []serviceStatus) {
+	settings, err := config.Load(t.config)
+	if err != nil {
+		settings = config.Default() // 'scon up' says what is wrong with them
+	}
+	for i, s := range services {
+		if line := s.line(t.units[i].enabled(settings)); line != "" && t.units[i].Service != state.Express {
+			fmt.Fprintln(out, line)
+		}
+	}
 }
 
 func (t *tool) printStatus(s api.Status, services []serviceStatus) error {
+	out := cli.Colored(t.stdout)
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(t.stdout, "%-8s  "+format+"\n", append([]any{name}, args...)...)
+		fmt.Fprintf(out, "%-8s  "+format+"\n", append([]any{name}, args...)...)
 	}
-	line("state", "%s", stateText(s))
+	line("state", "%s", cli.Paint(cli.StateTone(s.State), stateText(s)))
 	line("daemon", "pid %d, scon %s, kernel %s, %s, generation %d", s.PID, s.Version, s.Kernel, s.Mode, s.Generation)
 	line("hooks", "%s", hooksText(s.Hooks))
 	line("packets", "%s  %d express (%s), %d regular, %d discarded",
-		share(s.Totals.ExpressPackets, s.Totals.RegularPackets), s.Totals.ExpressPackets,
-		bytesText(s.Totals.ExpressBytes), s.Totals.RegularPackets, s.Totals.DiscardedPackets)
+		cli.Paint(cli.Good, share(s.Totals.ExpressPackets, s.Totals.RegularPackets)), s.Totals.ExpressPackets,
+		numbers.Bytes(s.Totals.ExpressBytes), s.Totals.RegularPackets, s.Totals.DiscardedPackets)
 	line("entries", "%d", s.Totals.Entries)
 	if s.Table.Why != "" {
-		line("table", "no more than %d entries have room: %s", s.Table.Room, cli.Printable(s.Table.Why))
+		line("table", "%s", cli.Paint(cli.Warn, fmt.Sprintf("no more than %d entries have room: %s", s.Table.Room, cli.Printable(s.Table.Why))))
 	}
 	if why := mostFirst(s.Reasons); why != "" {
 		line("uplinks", "regular: %s", cli.Printable(why))
 	}
-	for _, other := range services[1:] {
-		fmt.Fprintln(t.stdout, other.line())
-	}
+	t.printServices(out, services)
 	fmt.Fprintln(t.stdout)
 
 	if len(s.Containers) == 0 {
 		fmt.Fprintln(t.stdout, "No containers yet: "+noContainers)
-	} else if err := containerTable(s.Containers).Print(t.stdout); err != nil {
+	} else if err := cli.PrintGrid(t.stdout, containerColumns, s.Containers, cli.NoWidth); err != nil {
 		return err
 	} else if s.Totals.ExpressPackets == 0 && s.State == api.StateActive {
 		fmt.Fprintln(t.stdout, "\nNo packet has gone express yet: a connection does after some packets. 'scon explain CONTAINER' says more.")
@@ -156,17 +170,29 @@ func (t *tool) printStatus(s api.Status, services []serviceStatus) error {
 // noContainers says when there will be containers.
 const noContainers = "a container is hooked when its port joins a bridge or a route leads to it."
 
-func containerTable(containers []api.Container) *cli.Table {
-	tab := cli.NewTable("CONTAINER", "BRIDGE", "PORT", ">ENTRIES", ">EXPRESS", ">REGULAR", "EXPRESS SHARE", "WHY REGULAR")
-	for _, c := range containers {
-		name := cmp.Or(c.Name, c.ID, c.Dev)
+var containerColumns = []cli.Column[api.Container]{
+	{Title: "CONTAINER", Text: containerName, Tone: func(c *api.Container) cli.Tone {
 		if c.Paused {
-			name += " (paused)"
+			return cli.Warn
 		}
-		tab.Add(name, cli.OrDash(c.Bridge), c.Dev, c.Entries, c.ExpressPackets, c.RegularPackets,
-			share(c.ExpressPackets, c.RegularPackets), cli.OrDash(mostFirst(c.Reasons)))
+		return cli.Plain
+	}},
+	{Title: "BRIDGE", Text: func(c *api.Container) string { return cli.OrDash(c.Bridge) }},
+	{Title: "PORT", Text: func(c *api.Container) string { return c.Dev }},
+	{Title: "ENTRIES", Right: true, Text: func(c *api.Container) string { return fmt.Sprint(c.Entries) }},
+	{Title: "EXPRESS", Right: true, Text: func(c *api.Container) string { return fmt.Sprint(c.ExpressPackets) }},
+	{Title: "REGULAR", Right: true, Text: func(c *api.Container) string { return fmt.Sprint(c.RegularPackets) }},
+	{Title: "EXPRESS SHARE", Text: func(c *api.Container) string { return share(c.ExpressPackets, c.RegularPackets) },
+		Tone: func(*api.Container) cli.Tone { return cli.Good }},
+	{Title: "WHY REGULAR", Text: func(c *api.Container) string { return cli.OrDash(mostFirst(c.Reasons)) }},
+}
+
+func containerName(c *api.Container) string {
+	name := cmp.Or(c.Name, c.ID, c.Dev)
+	if c.Paused {
+		name += " (paused)"
 	}
-	return tab
+	return name
 }
 
 func stateText(s api.Status) string {

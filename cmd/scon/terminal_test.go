@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,10 +14,11 @@ import (
 
 // terminal runs a program in a terminal of 80x24 characters. Its arguments are the
 // command line, and then, in turn, text to wait for and keys to press; \t, \r, \e stand
-// for tab, enter, and escape. The program has to end with status 0 after the last key.
+// for tab, enter, and escape. The program has to end with status 0 after the last key. $TERM
+// and $NO_COLOR are the script's.
 func terminal(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 3 || len(args)%2 == 0 {
-		ts.Fatalf("usage: terminal COMMAND TEXT KEYS [TEXT KEYS ...]")
+	if neg || len(args)%2 == 0 {
+		ts.Fatalf("usage: terminal COMMAND [TEXT KEYS ...]")
 	}
 	out, err := runInTerminal(ts, strings.Fields(args[0]), args[1:])
 	ts.Check(os.WriteFile(ts.MkAbs("screen"), []byte(out), 0o600))
@@ -46,7 +48,7 @@ func runInTerminal(ts *testscript.TestScript, command, steps []string) (string, 
 	}
 	cmd := exec.Command(path, command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-	cmd.Env = []string{"TERM=xterm-256color", "PATH=" + ts.Getenv("PATH"), "HOME=" + ts.Getenv("WORK"), "WORK=" + ts.Getenv("WORK"), "NO_COLOR=1"}
+	cmd.Env = []string{"TERM=" + cmp.Or(ts.Getenv("TERM"), "xterm-256color"), "PATH=" + ts.Getenv("PATH"), "HOME=" + ts.Getenv("WORK"), "WORK=" + ts.Getenv("WORK"), "NO_COLOR=" + ts.Getenv("NO_COLOR")}
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true}
 	err = cmd.Start()
 	slave.Close()

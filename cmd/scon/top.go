@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/live"
 	"github.com/scon-project/scon/internal/top"
@@ -60,10 +58,9 @@ container:web, peer:10.0.0.1, reason:no_entry, way:bridged, proto:udp, direction
 			case once:
 				return t.follow(interval, once, func(v live.View) error {
 					selected.Apply(&v)
-					_, err := fmt.Fprint(t.stdout, top.Text(v))
-					return err
+					return top.Write(t.stdout, v)
 				})
-			case !isTerminal(t.stdout) || !isTerminal(os.Stdin):
+			case !cli.IsTerminal(t.stdout) || !cli.IsTerminal(os.Stdin):
 				return errors.New("standard input and output are not a terminal; use --once or --json")
 			}
 			m, err := top.New(t.client(), top.Options{Interval: interval, Filter: filter, Explain: explanationText})
@@ -78,23 +75,6 @@ container:web, peer:10.0.0.1, reason:no_entry, way:bridged, proto:udp, direction
 	cmd.Flags().StringVar(&filter, "filter", "", "show only the containers and connections that match these `words`")
 	cmd.Flags().DurationVar(&interval, "interval", interval, "`time` between two looks")
 	return cmd
-}
-
-func isTerminal(f any) bool {
-	file, ok := f.(*os.File)
-	if !ok {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
-	return err == nil
-}
-
-// explanationText is what printExplanation prints, without the table of connections.
-func explanationText(e api.Explanation) string {
-	var b strings.Builder
-	e.Flows = nil
-	_ = (&tool{stdout: &b}).printExplanation(e) // writes to memory
-	return b.String()
 }
 
 // follow prints what happens in each interval, until SIGINT or SIGTERM, or once. A daemon

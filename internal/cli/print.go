@@ -6,7 +6,6 @@ import (
 	"io"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 )
 
 // PrintJSON prints a document of package api.
@@ -26,52 +25,40 @@ func PrintLine(w io.Writer, document any) error {
 
 // Table is text in aligned columns.
 type Table struct {
-	header []string
-	rows   [][]string
+	columns []Column[[]string]
+	rows    [][]string
 }
 
 // NewTable returns a table without rows. A header that begins with '>' heads a
 // column of numbers, which is aligned to the right.
-func NewTable(header ...string) *Table { return &Table{header: header} }
+func NewTable(header ...string) *Table {
+	t := &Table{}
+	for i, h := range header {
+		title, right := strings.CutPrefix(h, ">")
+		t.columns = append(t.columns, Column[[]string]{Title: title, Right: right, Text: func(row *[]string) string { return (*row)[i] }})
+	}
+	return t
+}
 
 // Add appends a row.
 func (t *Table) Add(cells ...any) {
 	row := make([]string, len(cells))
 	for i, c := range cells {
-		row[i] = Printable(fmt.Sprint(c))
+		row[i] = fmt.Sprint(c)
 	}
 	t.rows = append(t.rows, row)
 }
 
 // Print writes the table.
-func (t *Table) Print(w io.Writer) error {
-	right := make([]bool, len(t.header))
-	head := make([]string, len(t.header))
-	for i, h := range t.header {
-		head[i], right[i] = strings.CutPrefix(h, ">")
+func (t *Table) Print(w io.Writer) error { return PrintGrid(w, t.columns, t.rows, NoWidth) }
+
+// Bar draws part of part+rest.
+func Bar(part, rest float64, width int) string {
+	full := 0
+	if part > 0 {
+		full = int(float64(width) * part / (part + rest))
 	}
-	lines := append([][]string{head}, t.rows...)
-	width := make([]int, len(head))
-	for _, line := range lines {
-		for i, cell := range line {
-			width[i] = max(width[i], utf8.RuneCountInString(cell))
-		}
-	}
-	var text strings.Builder
-	for _, line := range lines {
-		var b strings.Builder
-		for i, cell := range line {
-			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
-			if right[i] {
-				b.WriteString(pad + cell + "  ")
-			} else {
-				b.WriteString(cell + pad + "  ")
-			}
-		}
-		text.WriteString(strings.TrimRight(b.String(), " ") + "\n")
-	}
-	_, err := io.WriteString(w, text.String())
-	return err
+	return strings.Repeat("█", full) + strings.Repeat("░", width-full)
 }
 
 // Printable replaces control characters, which a terminal would obey: names

@@ -6,8 +6,6 @@ import (
 	"os"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // lineEvery is how often a progress that is not on a terminal writes a line.
@@ -19,8 +17,7 @@ const barWidth = 24
 // NewProgress returns one that draws a bar on a terminal, and elsewhere writes
 // a line every ten seconds.
 func NewProgress(f *os.File) *Progress {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return &Progress{out: f, terminal: err == nil, started: time.Now()}
+	return &Progress{out: f, terminal: IsTerminal(f), started: time.Now()}
 }
 
 // Progress shows the progress of a run.

@@ -1,7 +1,9 @@
 package top
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	tea "charm.land/bubbletea/v2"
@@ -27,16 +29,16 @@ func (m *Model) View() tea.View {
 }
 
 func (m *Model) lines() []string {
-	lines := []string{bold(m.cut(m.title()))}
+	lines := []string{m.cut(m.title())}
 	if m.last.At.IsZero() {
 		lines = append(lines, "", m.cut(m.waiting()))
 		return append(m.fill(lines), m.cut("q quit"))
 	}
 	for _, l := range summary(&m.base, m.width) {
-		lines = append(lines, m.cut(cli.Printable(l)))
+		lines = append(lines, m.cut(l))
 	}
 	if m.page != nil {
-		lines = append(lines, bold(m.cut(cli.Printable(m.page.title))))
+		lines = append(lines, cli.Paint(cli.Head, m.cut(cli.Printable(m.page.title))))
 		for _, l := range m.page.lines[min(m.page.first, len(m.page.lines)):] {
 			lines = append(lines, m.cut(l)) // the terminal may have become narrower
 		}
@@ -57,18 +59,18 @@ func (m *Model) fill(lines []string) []string {
 }
 
 func (m *Model) title() string {
-	title := "scon top"
+	title := cli.Paint(cli.Head, "scon top")
 	if !m.last.At.IsZero() {
 		title += "  " + m.base.At.Format("15:04:05") + fmt.Sprintf("  over %.1f s", m.base.Seconds)
 	}
 	if m.frozen {
-		title += "  FROZEN"
+		title += "  " + cli.Paint(cli.Warn, "FROZEN")
 	}
 	if m.base.Restarted {
 		title += "  the daemon has been restarted"
 	}
 	if m.err != nil && !m.last.At.IsZero() {
-		title += "  NO ANSWER: " + cli.Printable(m.err.Error())
+		title += "  " + cli.Paint(cli.Bad, "NO ANSWER: "+cli.Printable(m.err.Error()))
 	}
 	return title
 }
@@ -114,23 +116,22 @@ func (m *Model) tableLines() []string {
 	*first = max(*first, at-room+1)
 	until := min(*first+room, m.rows())
 	width := m.width - len(mark)
-	var all []string
+	var header string
+	var rows [][]string
 	switch m.table {
 	case containersTable:
-		all = grid(containerColumns, m.shown.Containers[*first:until], width)
+		header, rows = cli.Grid(containerColumns, m.shown.Containers[*first:until], width)
 	case connectionsTable:
-		all = grid(connectionColumns, m.shown.Connections[*first:until], width)
+		header, rows = cli.Grid(connectionColumns, m.shown.Connections[*first:until], width)
 	default:
-		all = grid(changeColumns, m.shown.Changes[*first:until], width)
+		header, rows = cli.Grid(changeColumns, m.shown.Changes[*first:until], width)
 	}
-	for i, line := range all {
-		switch {
-		case i == 0:
-			all[i] = bold(m.cut(noMark + line))
-		case *first+i-1 == at:
-			all[i] = reverse(m.cut(mark + line))
-		default:
-			all[i] = m.cut(noMark + line)
+	all := []string{cli.Paint(cli.Head, m.cut(noMark+header))}
+	for i, row := range rows {
+		if *first+i == at {
+			all = append(all, reverse(m.cut(mark+ansi.Strip(row[0]))))
+		} else {
+			all = append(all, m.cut(noMark+row[0]))
 		}
 	}
 	if m.rows() == 0 {
@@ -173,7 +174,6 @@ func (m *Model) bottom() string {
 	}
 }
 
-func bold(s string) string    { return ansi.Style{}.Bold().Styled(s) }
 func reverse(s string) string { return ansi.Style{}.Reverse(true).Styled(s) }
 
 // wrap makes a page's lines of a text.
@@ -184,24 +184,19 @@ func (m *Model) wrap(text string) (lines []string) {
 	return lines
 }
 
-// Text is a view as text without a screen: the summary, and all rows of all tables.
-func Text(v live.View) string {
+// Write writes a view without a screen: the summary, and all rows of all tables.
+func Write(w io.Writer, v live.View) error {
 	live.SortContainers(v.Containers, live.ContainerOrders[0], false)
 	live.SortConnections(v.Connections, live.ConnectionOrders[0], false)
-	lines := summary(&v, wide)
-	table := func(rows int, text []string) {
-		if rows > 0 {
-			lines = append(append(lines, ""), text...)
-		}
-	}
-	table(len(v.Containers), grid(containerColumns, v.Containers, wide))
-	table(len(v.Connections), grid(connectionColumns, v.Connections, wide))
-	table(len(v.Changes), grid(changeColumns, v.Changes, wide))
-	for i, l := range lines {
-		lines[i] = cli.Printable(l)
-	}
-	return strings.Join(lines, "\n") + "\n"
+	_, err := fmt.Fprintln(cli.Colored(w), strings.Join(summary(&v, cli.NoWidth), "\n"))
+	return errors.Join(err, table(w, containerColumns, v.Containers), table(w, connectionColumns, v.Connections), table(w, changeColumns, v.Changes))
 }
 
-// wide is a width that cuts nothing.
-const wide = 10000
+// table writes a table below an empty line, unless it is empty.
+func table[T any](w io.Writer, columns []cli.Column[T], rows []T) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintln(w)
+	return errors.Join(err, cli.PrintGrid(w, columns, rows, cli.NoWidth))
+}

@@ -195,7 +195,7 @@ func (m *Model) explained(x explained) {
 	if m.page == nil || m.page.title != x.subject {
 		return
 	}
-	text := m.opts.Explain(x.explanation)
+	text := m.opts.Explain(x.explanation, m.width)
 	if x.err != nil {
 		text = "no explanation: " + x.err.Error()
 	}

@@ -4,12 +4,14 @@ package top
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/live"
 )
 
@@ -25,8 +27,8 @@ type Options struct {
 	Interval time.Duration
 	// Filter in live.ParseFilter's form.
 	Filter string
-	// Explain writes an explanation as "scon explain" prints it.
-	Explain func(api.Explanation) string
+	// Explain writes an explanation as "scon explain" prints it, in lines of a width.
+	Explain func(e api.Explanation, width int) string
 }
 
 // mostChanges is how many changes the view keeps.
@@ -81,7 +83,7 @@ func New(daemon Daemon, opts Options) (*Model, error) {
 
 // Run shows the view until the user leaves it.
 func (m *Model) Run() error {
-	_, err := tea.NewProgram(m).Run()
+	_, err := tea.NewProgram(m, tea.WithColorProfile(cli.Profile(os.Stdout))).Run()
 	if err != nil {
 		return fmt.Errorf("show the view: %w", err)
 	}

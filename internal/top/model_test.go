@@ -59,7 +59,7 @@ type bed struct {
 
 func newBed(t *testing.T, containers ...string) *bed {
 	d := &daemon{containers: containers}
-	m, err := New(d, Options{Interval: time.Second, Explain: func(e api.Explanation) string {
+	m, err := New(d, Options{Interval: time.Second, Explain: func(e api.Explanation, _ int) string {
 		return e.Subject + ": " + e.Findings[0].What + strings.Repeat(" and so on", 20) + "\n"
 	}})
 	if err != nil {
@@ -245,14 +245,4 @@ func TestNarrow(t *testing.T) {
 	b.want("web-frontend-1", "EXPRESS/s", "BYTES/s", "REGULAR/s", "SHARE", "WHY REGULAR", "no_entry")
 	b.press("tab")
 	b.want("172.17.0.2:4000->10.0.0.1:80", "web-frontend-1", "OUT/s", "BYTES/s", "wire")
-}
-
-func TestNumber(t *testing.T) {
-	for n, want := range map[float64]string{
-		0: "0", 0.04: "0.0", 1: "1.0", 9.94: "9.9", 9.96: "10", 999.4: "999", 999.6: "1.0k", 12345: "12k", 999_600: "1.0M", 3.4e9: "3.4G", 5e18: "5E",
-	} {
-		if got := number(n); got != want {
-			t.Errorf("%v: %q, want %q", n, got, want)
-		}
-	}
 }

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/live"
+	"github.com/scon-project/scon/internal/numbers"
 )
 
 // The tables that can be looked at.
@@ -17,16 +19,23 @@ const (
 
 var tableNames = [tables]string{"containers", "connections", "changes"}
 
-var containerColumns = []column[live.Container]{
-	{title: "CONTAINER", least: 12, text: containerName},
-	{title: "BRIDGE", least: 6, drop: 3, text: func(c *live.Container) string { return c.Bridge }},
-	{title: "PORT", least: 6, drop: 4, text: func(c *live.Container) string { return c.Dev }},
-	{title: "CONNS", right: true, drop: 1, text: func(c *live.Container) string { return fmt.Sprint(c.Entries) }},
-	{title: "EXPRESS/s", right: true, text: func(c *live.Container) string { return number(c.Express.Packets) }},
-	{title: "BYTES/s", right: true, text: func(c *live.Container) string { return number(c.Express.Bytes) }},
-	{title: "REGULAR/s", right: true, text: func(c *live.Container) string { return number(c.Regular) }},
-	{title: "SHARE", right: true, text: func(c *live.Container) string { return share(c.Express.Packets, c.Regular) }},
-	{title: "WHY REGULAR", least: 12, text: whyRegular},
+var containerColumns = []cli.Column[live.Container]{
+	{Title: "CONTAINER", Least: 12, Text: containerName, Tone: func(c *live.Container) cli.Tone {
+		if c.Paused {
+			return cli.Warn
+		}
+		return cli.Plain
+	}},
+	{Title: "BRIDGE", Least: 6, Drop: 3, Text: func(c *live.Container) string { return c.Bridge }},
+	{Title: "PORT", Least: 6, Drop: 4, Text: func(c *live.Container) string { return c.Dev }},
+	{Title: "CONNS", Right: true, Drop: 1, Text: func(c *live.Container) string { return fmt.Sprint(c.Entries) }},
+	{Title: "EXPRESS/s", Right: true, Text: func(c *live.Container) string { return numbers.Count(c.Express.Packets) },
+		Tone: func(c *live.Container) cli.Tone { return tone(cli.Good, c.Express.Packets) }},
+	{Title: "BYTES/s", Right: true, Text: func(c *live.Container) string { return numbers.Bytes(c.Express.Bytes) }},
+	{Title: "REGULAR/s", Right: true, Text: func(c *live.Container) string { return numbers.Count(c.Regular) },
+		Tone: func(c *live.Container) cli.Tone { return tone(cli.Warn, c.Regular) }},
+	{Title: "SHARE", Right: true, Text: func(c *live.Container) string { return numbers.Share(c.Express.Packets, c.Regular) }},
+	{Title: "WHY REGULAR", Least: 12, Text: whyRegular},
 }
 
 func containerName(c *live.Container) string {
@@ -39,25 +48,25 @@ func containerName(c *live.Container) string {
 func whyRegular(c *live.Container) string {
 	var all []string
 	for _, reason := range live.MostFrequent(c.Reasons) {
-		all = append(all, reason+" "+number(c.Reasons[reason]))
+		all = append(all, reason+" "+numbers.Count(c.Reasons[reason]))
 	}
 	return strings.Join(all, ", ")
 }
 
-var connectionColumns = []column[live.Connection]{
-	{title: "CONTAINER", least: 10, text: func(c *live.Connection) string { return c.Container }},
-	{title: "PROTO", drop: 2, text: func(c *live.Connection) string { return c.Proto }},
-	{title: "CONNECTION", least: 20, text: func(c *live.Connection) string { return c.Orig.String() }},
-	{title: "PEER", least: 6, drop: 4, text: func(c *live.Connection) string { return c.Peer }},
-	{title: "WAY", drop: 1, text: func(c *live.Connection) string { return c.Path }},
-	{title: "STATE", drop: 3, text: func(c *live.Connection) string { return c.State }},
-	{title: "OUT/s", right: true, text: func(c *live.Connection) string { return number(c.Express[0].Packets) }},
-	{title: "BACK/s", right: true, text: func(c *live.Connection) string { return number(c.Express[1].Packets) }},
-	{title: "BYTES/s", right: true, text: func(c *live.Connection) string { return number(c.Total().Bytes) }},
-	{title: "REGULAR/s", right: true, drop: 5, text: regularRate},
-	{title: "AGE", right: true, drop: 7, text: func(c *live.Connection) string { return millis(c.AgeMS) }},
-	{title: "IDLE", right: true, drop: 6, text: func(c *live.Connection) string { return millis(c.IdleMS) }},
-	{title: "LEASE BY", least: 10, drop: 8, text: func(c *live.Connection) string { return c.LeaseBound }},
+var connectionColumns = []cli.Column[live.Connection]{
+	{Title: "CONTAINER", Least: 10, Text: func(c *live.Connection) string { return c.Container }},
+	{Title: "PROTO", Drop: 2, Text: func(c *live.Connection) string { return c.Proto }},
+	{Title: "CONNECTION", Least: 20, Text: func(c *live.Connection) string { return c.Orig.String() }},
+	{Title: "PEER", Least: 6, Drop: 4, Text: func(c *live.Connection) string { return c.Peer }},
+	{Title: "WAY", Drop: 1, Text: func(c *live.Connection) string { return c.Path }},
+	{Title: "STATE", Drop: 3, Text: func(c *live.Connection) string { return c.State }, Tone: func(c *live.Connection) cli.Tone { return cli.FlowTone(c.State) }},
+	{Title: "OUT/s", Right: true, Text: func(c *live.Connection) string { return numbers.Count(c.Express[0].Packets) }},
+	{Title: "BACK/s", Right: true, Text: func(c *live.Connection) string { return numbers.Count(c.Express[1].Packets) }},
+	{Title: "BYTES/s", Right: true, Text: func(c *live.Connection) string { return numbers.Bytes(c.Total().Bytes) }},
+	{Title: "REGULAR/s", Right: true, Drop: 5, Text: regularRate},
+	{Title: "AGE", Right: true, Drop: 7, Text: func(c *live.Connection) string { return numbers.Millis(c.AgeMS) }},
+	{Title: "IDLE", Right: true, Drop: 6, Text: func(c *live.Connection) string { return numbers.Millis(c.IdleMS) }},
+	{Title: "LEASE BY", Least: 10, Drop: 8, Text: func(c *live.Connection) string { return c.LeaseBound }},
 }
 
 // regularRate is "-" where conntrack does not count.
@@ -65,13 +74,13 @@ func regularRate(c *live.Connection) string {
 	if c.Regular == nil {
 		return "-"
 	}
-	return number(c.Regular[0].Packets + c.Regular[1].Packets)
+	return numbers.Count(c.Regular[0].Packets + c.Regular[1].Packets)
 }
 
-var changeColumns = []column[live.Change]{
-	{title: "TIME", text: func(c *live.Change) string { return c.At.Format("15:04:05") }},
-	{title: "WHAT", least: 30, text: func(c *live.Change) string { return c.What }},
-	{title: "EFFECT", least: 20, text: func(c *live.Change) string { return c.Effect }},
+var changeColumns = []cli.Column[live.Change]{
+	{Title: "TIME", Text: func(c *live.Change) string { return c.At.Format("15:04:05") }},
+	{Title: "WHAT", Least: 30, Text: func(c *live.Change) string { return c.What }},
+	{Title: "EFFECT", Least: 20, Text: func(c *live.Change) string { return c.Effect }},
 }
 
 // summary describes a view in three lines.
@@ -86,15 +95,24 @@ func summary(v *live.View, width int) []string {
 	}
 	uplinks := ""
 	for _, reason := range live.MostFrequent(v.Uplinks) {
-		uplinks += fmt.Sprintf("  %s %s/s", reason, number(v.Uplinks[reason]))
+		uplinks += fmt.Sprintf("  %s %s/s", cli.Printable(reason), numbers.Count(v.Uplinks[reason]))
 	}
 	if uplinks == "" {
 		uplinks = "  nothing regular"
 	}
 	return []string{
-		fmt.Sprintf("state     %s  daemon %.1f %% of a CPU, pid %d", state, v.DaemonCPU, v.PID),
-		fmt.Sprintf("packets   %s %s express  %s/s, %sB/s; regular %s/s, discarded %s/s", bar(v.Express.Packets, v.Regular, wide),
-			share(v.Express.Packets, v.Regular), number(v.Express.Packets), number(v.Express.Bytes), number(v.Regular), number(v.Discarded)),
+		fmt.Sprintf("state     %s  daemon %.1f %% of a CPU, pid %d", cli.Paint(cli.StateTone(v.State), cli.Printable(state)), v.DaemonCPU, v.PID),
+		fmt.Sprintf("packets   %s %s express  %s/s, %s/s; regular %s/s, discarded %s/s",
+			cli.Paint(cli.Good, cli.Bar(v.Express.Packets, v.Regular, wide)), numbers.Share(v.Express.Packets, v.Regular),
+			numbers.Count(v.Express.Packets), numbers.Bytes(v.Express.Bytes), numbers.Count(v.Regular), numbers.Count(v.Discarded)),
 		"uplinks " + uplinks,
 	}
+}
+
+// tone returns a tone for numbers that are not 0.
+func tone(t cli.Tone, n float64) cli.Tone {
+	if n == 0 {
+		return cli.Plain
+	}
+	return t
 }

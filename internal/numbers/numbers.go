@@ -1,11 +1,11 @@
-// Package units writes numbers for people, in one form wherever SCON prints some:
+// Package numbers writes numbers for people, in one form wherever SCON prints some:
 //
 //   - a number and its unit stand apart: 99.9 %, 1.2 MB, 20 ms
 //   - below 100 of a prefix, or of a unit of time from a second on, with one decimal
 //   - a number that is shown as 0 is 0, and a share that is shown as 100 % is all
 //
 // internal/web/page/text.js has the same functions for the live page.
-package units
+package numbers
 
 import (
 	"fmt"
@@ -13,10 +13,13 @@ import (
 	"time"
 )
 
+// number is what counters and rates are.
+type number interface{ ~int | ~int64 | ~uint64 | ~float64 }
+
 // Count formats a number of things, or a rate of them, in at most five characters: 0,
 // <0.1, 0.3, 12, 999, 1.2k, 35.4k, 340k.
-func Count(n float64) string {
-	n, prefix := scaled(n)
+func Count[N number](count N) string {
+	n, prefix := scaled(float64(count))
 	switch {
 	case prefix != "":
 		return decimal(n) + prefix
@@ -32,8 +35,8 @@ func Count(n float64) string {
 }
 
 // Bytes formats a number of bytes, or a rate of them: 999 B, 1.2 kB, 38.6 MB, 340 GB.
-func Bytes(n float64) string {
-	n, prefix := scaled(n)
+func Bytes[N number](bytes N) string {
+	n, prefix := scaled(float64(bytes))
 	if prefix == "" {
 		return Count(n) + " B"
 	}
@@ -64,10 +67,11 @@ func decimal(n float64) string {
 
 // Share formats part of part+rest in percent, "-" if both are 0. Next to 0 and to 100 it
 // has a decimal: 0 %, <0.1 %, 0.4 %, 1 %, 93 %, 99.0 %, 99.9 %, 100 %.
-func Share(part, rest float64) string {
-	percent := 100 * part / (part + rest)
+func Share[N number](part, rest N) string {
+	all := float64(part) + float64(rest)
+	percent := 100 * float64(part) / all
 	switch {
-	case part+rest == 0:
+	case all == 0:
 		return "-"
 	case part == 0:
 		return "0 %"
