@@ -12,6 +12,8 @@ import (
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/service"
+	"github.com/scon-project/scon/internal/state"
 )
 
 func (t *tool) newDoctorCommand() *cobra.Command {
@@ -33,6 +35,7 @@ No daemon is needed. Without root, checks that need it are reported as such. The
 exit status is 1 when a requirement of SCON is missing or a service hangs.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			var refused error // of the settings
 			if latency {
 				if cmd.Flags().Changed("netns") || cmd.Flags().Changed("config") {
 					return cli.Usagef(cmd, "--latency examines the machine: --netns and --config cannot be combined with it")
@@ -47,6 +50,14 @@ exit status is 1 when a requirement of SCON is missing or a service hangs.`,
 			if err != nil {
 				return err
 			}
+			check := func() error { return t.unit(state.Express).check(service.Options{Config: c}) }
+			if err := within(namespace, check); err != nil {
+				d.Findings = append(d.Findings, api.Finding{
+					Level: "fail", What: "the daemon refuses to start with these settings", Why: err.Error(),
+					Remedy: "change them, then 'scon daemon --check'",
+				})
+				refused = fmt.Errorf("check the settings: %w", err)
+			}
 			services := t.services()
 			d.Findings = append(t.serviceFindings(services), d.Findings...)
 			if asJSON {
@@ -57,7 +68,7 @@ exit status is 1 when a requirement of SCON is missing or a service hangs.`,
 			if err != nil {
 				return err
 			}
-			return cmp.Or(missing(d), hanging(services))
+			return cmp.Or(missing(d), hanging(services), refused)
 		},
 	}
 	cli.AddNetnsFlag(cmd, &namespace, "examine that network namespace, a `name` of ip-netns or a path (default: this one)")

@@ -14,7 +14,6 @@ import (
 
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/state"
@@ -23,7 +22,7 @@ import (
 // newServeCommand returns the command that runs a service in the foreground.
 func (t *tool) newServeCommand(which state.Service, use, short string) *cobra.Command {
 	var s settings
-	handOver := false
+	handOver, check := false, false
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: short,
@@ -34,10 +33,14 @@ func (t *tool) newServeCommand(which state.Service, use, short string) *cobra.Co
 			if err != nil {
 				return err
 			}
+			if check {
+				return within(o.Netns, func() error { return u.check(o) })
+			}
 			return t.serve(u, o, handOver)
 		},
 	}
 	s.addFlags(cmd)
+	cmd.Flags().BoolVar(&check, "check", false, "check the settings as at a start, and end: the exit status is 1 if the service would refuse them")
 	if which == state.Express {
 		s.addDeviceFlags(cmd)
 		cmd.Flags().BoolVar(&handOver, "hand-over", false, "at SIGTERM leave everything attached for the next daemon, which takes over")
@@ -65,11 +68,8 @@ func (t *tool) serve(u unit, o service.Options, handOver bool) error {
 	if err := enter(o.Netns, t.args); err != nil {
 		return err
 	}
-	if u.Service == state.Express {
-		// Check that the named devices exist before loading programs.
-		if _, err := discover.Scan(discover.Options{Bridges: o.Config.Bridges, Uplinks: o.Config.Uplinks}); err != nil {
-			return err
-		}
+	if err := u.check(o); err != nil {
+		return err
 	}
 	o.Logger = newLogger(t.stderr, o.Config.Log)
 	o.Ready = func() { o.Logger.Info("ready", "socket", o.Socket, "netns", o.Netns, "version", o.Version) }

@@ -101,6 +101,15 @@ func RemoveStale(path string) error {
 	return nil
 }
 
+// CheckGroup refuses a group that Listen would refuse.
+func CheckGroup(name string) error {
+	if name == "" {
+		return nil
+	}
+	_, err := lookupGroup(name)
+	return err
+}
+
 func lookupGroup(name string) (gid int, err error) {
 	g, err := user.LookupGroup(name)
 	if err != nil {
