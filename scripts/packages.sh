@@ -67,8 +67,7 @@ own() { # PACKAGE TRIPLET
 		install -D -m 644 "packaging/lintian/$1" "$tree/usr/share/lintian/overrides/$1"
 	fi
 	if [ "$1" = scon ]; then
-		cp README.md "$doc/README.md"
-		cp -r docs "$doc/docs"
+		scripts/package-docs.sh "$doc"
 	fi
 	find "$tree" -type d -empty -delete
 	find "$tree" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
@@ -116,7 +115,8 @@ for arch in amd64 arm64; do
 	rm -r "$top/share/man/man3" "$top"/share/man/man8/scon-pipe-[aclc]*.8.gz "$top/lib/systemd/system/scon-pipe.service"
 	sed -i 's,^ExecStart=/usr/,&local/,' "$top"/lib/systemd/system/*.service
 	mkdir -p "$top/share/doc/scon"
-	cp -r docs README.md LICENSE CHANGELOG.md packaging/scon.yaml "$top/share/doc/scon"
+	scripts/package-docs.sh "$top/share/doc/scon"
+	cp LICENSE CHANGELOG.md packaging/scon.yaml "$top/share/doc/scon"
 	archive "$static" "$out/scon-$VERSION-linux-$arch.tar.gz"
 
 	rm "$all/etc/scon/scon.yaml"

@@ -1,7 +1,9 @@
 package docs
 
 import (
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -51,34 +53,60 @@ func anchors(text string) map[string]bool {
 // Every link of a document leads to a file, and to a heading of it.
 func TestLinksLeadSomewhere(t *testing.T) {
 	for _, file := range documents(t) {
-		text, err := os.ReadFile(file)
+		checkLinks(t, file)
+	}
+}
+
+// So does every link of the documents that packages install, among themselves.
+func TestPackagedLinksLeadSomewhere(t *testing.T) {
+	dir := t.TempDir()
+	cmd := exec.Command("scripts/package-docs.sh", dir)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	n := 0
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && filepath.Ext(path) == ".md" {
+			checkLinks(t, path)
+			n++
+		}
+		return err
+	})
+	if err != nil || n < 20 {
+		t.Errorf("%d documents are installed: %v", n, err)
+	}
+}
+
+func checkLinks(t *testing.T, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prose := code.ReplaceAllString(fenced.ReplaceAllString(string(text), ""), "")
+	for _, m := range link.FindAllStringSubmatch(prose, -1) {
+		path, anchor, _ := strings.Cut(m[1], "#")
+		if strings.Contains(path, "://") {
+			continue
+		}
+		to := file
+		if path != "" {
+			to = filepath.Join(filepath.Dir(file), path)
+		}
+		if _, err := os.Stat(to); err != nil {
+			t.Errorf("%s: %s leads nowhere", file, m[1])
+			continue
+		}
+		if anchor == "" {
+			continue
+		}
+		linked, err := os.ReadFile(to)
 		if err != nil {
 			t.Fatal(err)
 		}
-		prose := code.ReplaceAllString(fenced.ReplaceAllString(string(text), ""), "")
-		for _, m := range link.FindAllStringSubmatch(prose, -1) {
-			path, anchor, _ := strings.Cut(m[1], "#")
-			if strings.Contains(path, "://") {
-				continue
-			}
-			to := file
-			if path != "" {
-				to = filepath.Join(filepath.Dir(file), path)
-			}
-			if _, err := os.Stat(to); err != nil {
-				t.Errorf("%s: %s leads nowhere", file, m[1])
-				continue
-			}
-			if anchor == "" {
-				continue
-			}
-			linked, err := os.ReadFile(to)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !anchors(string(linked))[anchor] {
-				t.Errorf("%s: %s leads to no heading", file, m[1])
-			}
+		if !anchors(string(linked))[anchor] {
+			t.Errorf("%s: %s leads to no heading", file, m[1])
 		}
 	}
 }
