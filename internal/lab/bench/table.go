@@ -42,7 +42,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 			row = append(row, r.ratioCell(r.Ratios[pair], metric.Name))
 		}
 		if r.showsGap() {
-			row = append(row, r.ratioCell(r.GapClosed, metric.Name))
+			row = append(row, r.gapCell(metric.Name))
 		}
 		rows = append(rows, row)
 	}
@@ -80,6 +80,9 @@ func (r *Result) medianCell(mode, metric string) string {
 	if r.counted {
 		return fmt.Sprintf("%.0f", median(samples))
 	}
+	if r.few() {
+		return number(median(samples))
+	}
 	return fmt.Sprintf("%s ±%.0f %%", number(median(samples)), 100*r.Spread[mode][metric])
 }
 
@@ -91,7 +94,25 @@ func (r *Result) ratioCell(intervals map[string]Interval, metric string) string 
 	if r.counted {
 		return fmt.Sprintf("%.3f", i.Median)
 	}
+	if r.few() {
+		return fmt.Sprintf("%.2f", i.Median)
+	}
 	return fmt.Sprintf("%.2f [%.2f, %.2f]", i.Median, i.Low, i.High)
+}
+
+// fewRounds are too few for a spread or an interval of their samples.
+const fewRounds = 3
+
+func (r *Result) few() bool { return r.Rounds < fewRounds }
+
+// unclear stands for a share of the gap whose bounds are farther apart than the gap is wide.
+const unclear = "unclear"
+
+func (r *Result) gapCell(metric string) string {
+	if i, ok := r.GapClosed[metric]; ok && (r.few() || i.High-i.Low > 1) {
+		return unclear
+	}
+	return r.ratioCell(r.GapClosed, metric)
 }
 
 // number formats three significant digits, and large numbers in full.
@@ -109,13 +130,27 @@ func (r *Result) footnote() string {
 	}
 	lines := []string{
 		fmt.Sprintf("%s, Linux %s; %d rounds in %.0f s, modes interleaved.", r.Machine, r.Kernel, r.Rounds, r.Seconds),
-		"Medians ± distance of the quartiles; ratios of medians with 95 % bootstrap intervals.",
+		r.method(),
 		fmt.Sprintf("CPUs before: %s; after: %s.", r.Distance.Before, r.Distance.After),
 	}
 	if len(r.Settings) > 0 {
 		lines = append(lines, r.settings())
 	}
 	return strings.Join(append(lines, r.problems()...), "\n")
+}
+
+// method says what the cells of the table are, and what is left out of them.
+func (r *Result) method() string {
+	method := "Medians ± distance of the quartiles; ratios of medians with 95 % bootstrap intervals."
+	if r.few() {
+		method = fmt.Sprintf("Medians, and ratios of medians. Spreads and intervals are left out: they need %d rounds at least.", fewRounds)
+	}
+	for _, metric := range r.metrics {
+		if r.showsGap() && r.gapCell(metric.Name) == unclear {
+			return method + "\nGap closed: \"" + unclear + "\" where the samples do not tell; more rounds may."
+		}
+	}
+	return method
 }
 
 // settings returns the experiment's settings as "connections 200, rules 20000".

@@ -53,3 +53,25 @@ func TestTableShowsWhatThereIs(t *testing.T) {
 		t.Errorf("columns of modes that were not measured: %s", head)
 	}
 }
+
+// What too few samples do not tell is left out, and the table says so.
+func TestTableLeavesOutWhatSamplesDoNotTell(t *testing.T) {
+	wide := sampled(map[string][]float64{"native": {100, 60, 105, 62}, "container": {60, 99, 70, 101}, "express": {90, 61, 99, 60}})
+	few := sampled(map[string][]float64{"native": {100}, "container": {60}, "express": {90}})
+	few.Rounds = 1
+	for name, c := range map[string]struct {
+		r             *Result
+		want, wantNot string
+	}{
+		"wide": {wide, `Gap closed: "unclear"`, "need 3 rounds"},
+		"few":  {few, "they need 3 rounds at least", "±"},
+	} {
+		var b strings.Builder
+		if err := c.r.WriteTable(&b); err != nil {
+			t.Fatal(err)
+		}
+		if text := b.String(); !strings.Contains(text, "| unclear") || !strings.Contains(text, c.want) || strings.Contains(text, c.wantNot) {
+			t.Errorf("%s:\n%s", name, text)
+		}
+	}
+}

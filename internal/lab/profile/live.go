@@ -24,6 +24,8 @@ const (
 	// Budget is the share of one CPU that waypoints may use. They are detached for
 	// as long as needed to stay below it.
 	Budget = 0.01
+	// fewPackets is how many packets a path's figures need.
+	fewPackets = 20
 	// mostWires is the number of wires that the BPF programs support.
 	mostWires = 4
 )
@@ -215,11 +217,16 @@ func (p *Profile) summarizeLive(v *view, w *waypoints, cost Cost) error {
 		}
 	}
 	for _, name := range []string{"out", "out, express", "in", "in, express"} {
-		if len(kinds[name]) > 0 {
+		switch n := len(kinds[name]); {
+		case n >= fewPackets:
 			p.Paths = append(p.Paths, v.chart.summarize(name, kinds[name], cost))
+		case n > 0:
+			p.Few = append(p.Few, fmt.Sprintf("%s: %d of the %d packets that a figure needs; trace for longer, or with more traffic", name, n, fewPackets))
 		}
 	}
-	if len(p.Paths) == 0 {
+	if len(p.Paths) == 0 && len(p.Few) > 0 {
+		p.Errors = append(p.Errors, fmt.Sprintf("too few packets of container %q: %s", v.name, p.Few[0]))
+	} else if len(p.Paths) == 0 {
 		p.Errors = append(p.Errors, fmt.Sprintf("no packet between container %q and the network outside in %v",
 			v.name, v.watched.Round(time.Millisecond)))
 	}

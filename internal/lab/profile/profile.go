@@ -45,7 +45,9 @@ type Profile struct {
 	// Rules are the costs of the host's packet filter, the highest first.
 	Rules []RuleCost `json:"rules"`
 	// Cost of a waypoint, and of the whole measurement.
-	Cost        Cost      `json:"cost"`
+	Cost Cost `json:"cost"`
+	// Few are the paths that are left out because too few packets took them.
+	Few         []string  `json:"too_few,omitempty"`
 	Errors      []string  `json:"errors"`
 	Interrupted bool      `json:"interrupted"`
 	Started     time.Time `json:"started"`

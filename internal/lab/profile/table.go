@@ -80,6 +80,9 @@ func (p *Profile) footnote() string {
 	if p.Interrupted {
 		lines = append(lines, "Interrupted: not all of it was measured.")
 	}
+	for _, few := range p.Few {
+		lines = append(lines, "Left out: "+few+".")
+	}
 	for _, e := range p.Errors {
 		lines = append(lines, "Missing: "+e)
 	}
