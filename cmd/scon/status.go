@@ -36,7 +36,7 @@ func (t *tool) newStatusCommand() *cobra.Command {
 				}
 				err = errors.Join(err, t.printJSON(statusDocument{down, services}))
 			} else if err != nil {
-				t.printServices(cli.Colored(t.stdout), services)
+				t.printServices(cli.Colored(t.stdout), services, err.Error())
 			}
 			if err != nil {
 				return err
@@ -114,15 +114,18 @@ func (s serviceStatus) line(enabled bool) string {
 	return fmt.Sprintf("%-8s  %s", s.Name, cli.Paint(tone, word))
 }
 
-// printServices prints the lines of the services besides express that run, should, or are
-// broken.
-func (t *tool) printServices(out io.Writer, services []serviceStatus) {
+// printServices prints the lines of the services that are broken, but for an error that is
+// said already, and of those besides express that run or should.
+func (t *tool) printServices(out io.Writer, services []serviceStatus, said string) {
 	settings, err := config.Load(t.config)
 	if err != nil {
 		settings = config.Default() // 'scon up' says what is wrong with them
 	}
 	for i, s := range services {
-		if line := s.line(t.units[i].enabled(settings)); line != "" && t.units[i].Service != state.Express {
+		if s.Error != "" && s.Error == said || t.units[i].Service == state.Express && s.condition() == "" {
+			continue
+		}
+		if line := s.line(t.units[i].enabled(settings)); line != "" {
 			fmt.Fprintln(out, line)
 		}
 	}
@@ -146,7 +149,7 @@ func (t *tool) printStatus(s api.Status, services []serviceStatus) error {
 	if why := mostFirst(s.Reasons); why != "" {
 		line("uplinks", "regular: %s", cli.Printable(why))
 	}
-	t.printServices(out, services)
+	t.printServices(out, services, "")
 	fmt.Fprintln(t.stdout)
 
 	if len(s.Containers) == 0 {

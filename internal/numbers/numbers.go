@@ -14,7 +14,9 @@ import (
 )
 
 // number is what counters and rates are.
-type number interface{ ~int | ~int64 | ~uint64 | ~float64 }
+type number interface {
+	~int | ~int64 | ~uint64 | ~float64
+}
 
 // Count formats a number of things, or a rate of them, in at most five characters: 0,
 // <0.1, 0.3, 12, 999, 1.2k, 35.4k, 340k.
