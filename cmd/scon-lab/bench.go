@@ -168,6 +168,9 @@ func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
 		paths = append(paths, p.Name)
 	}
 	cmd.Flags().StringVar(&o.between, "between", "", "measure between two containers, on a `path`: "+strings.Join(paths, ", "))
+	cli.CompleteWords(cmd, "modes", modes...)
+	cli.CompleteWords(cmd, "uplink", lab.UplinkKinds()...)
+	cli.CompleteWords(cmd, "between", paths...)
 	cmd.Flags().IntVar(&o.family, "family", 4, "IP `version`, 4 or 6; metrics of IPv6 have a 6 in their name")
 }
 

@@ -46,6 +46,7 @@ request, and with files of 1 MB. Mode native is the same container with
 	o.addCommonFlags(cmd, e.Rounds)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.modes, "modes", nil, "measure only these `modes` of "+strings.Join(modes, ", "))
+	cli.CompleteWords(cmd, "modes", modes...)
 	flags.IntVar(&seconds, "seconds", seconds, "`seconds` of a sample")
 	return cmd
 }

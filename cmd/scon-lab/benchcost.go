@@ -80,6 +80,8 @@ fetched with apt and cached.`,
 	o.addFlags(cmd)
 	cmd.Flags().StringVar(&where.Kernel, "kernel", "6.12", "`version` of the kernel: "+strings.Join(vm.Kernels(), ", "))
 	cmd.Flags().StringVar(&where.Arch, "arch", runtime.GOARCH, "`architecture` of the guest: "+strings.Join(vm.Architectures(), ", "))
+	cli.CompleteWords(cmd, "kernel", vm.Kernels()...)
+	cli.CompleteWords(cmd, "arch", vm.Architectures()...)
 	cmd.Flags().StringVar(&where.Executable, "executable", "", "`path` of scon for the guest, with scon-lab beside it (default: those of this machine)")
 	return cmd
 }

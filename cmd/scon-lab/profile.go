@@ -48,8 +48,10 @@ when the command ends, however it ends.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.mode, "mode", "all", "in the lab: native, container, express or all")
+	cli.CompleteWords(cmd, "mode", "all", "native", "container", "express")
 	f.IntVar(&o.rounds, "rounds", 6, "in the lab: `number` of rounds; every round measures each mode once")
 	f.Var((*cli.NonEmpty)(&o.container), "container", "trace this container of this machine, by `name` or ID")
+	cli.CompleteFlag(cmd, "container", cli.Containers)
 	f.DurationVar(&o.duration, "for", 5*time.Second, "how `long` to trace the container")
 	cli.AddNetnsFlag(cmd, &o.netns, "where the container's bridge is, a `name` of ip-netns or a path (default: this namespace)")
 	f.Var((*cli.NonEmpty)(&o.json), "json", "write the profile to this `file`")

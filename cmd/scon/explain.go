@@ -48,6 +48,7 @@ brackets. Any other word is a container's name or ID.`,
 			return t.printExplanation(e, wide)
 		},
 	}
+	cmd.ValidArgsFunction = cli.OneContainer
 	cli.AddJSONFlag(cmd, &asJSON)
 	addWideFlag(cmd, &wide)
 	return cmd

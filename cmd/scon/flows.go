@@ -66,6 +66,8 @@ func noFlows(s api.Status, container string) string {
 func addContainer(cmd *cobra.Command, container *string) {
 	cmd.Use += " [CONTAINER]"
 	cmd.Flags().Var((*cli.NonEmpty)(container), "container", "the same as CONTAINER, a `container`'s name or ID (default: all)")
+	cli.CompleteFlag(cmd, "container", cli.Containers)
+	cmd.ValidArgsFunction = cli.OneContainer
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0:

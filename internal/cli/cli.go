@@ -45,6 +45,7 @@ func NewRoot(short string, socket *string, stdout, stderr io.Writer) *cobra.Comm
 func Run(root *cobra.Command, args []string) int {
 	root.InitDefaultCompletionCmd()
 	strict(root)
+	completing(root)
 	root.SetArgs(args)
 	err := root.Execute()
 	switch {

@@ -27,14 +27,15 @@ func AddJSONFlag(cmd *cobra.Command, asJSON *bool) {
 	cmd.Flags().BoolVar(asJSON, "json", false, "print the JSON document")
 }
 
-// AddVersionFlag adds --version, which prints a line, to a root command.
-func AddVersionFlag(root *cobra.Command, line string) {
-	root.Version = line
-	root.SetVersionTemplate("{{.Version}}\n")
+// AddVersionFlag adds --version to a root command, which prints "NAME version VERSION". A
+// form of its own would link text/template, and with it every method of every type.
+func AddVersionFlag(root *cobra.Command, version string) {
+	root.Version = version
 	root.Flags().Bool("version", false, "print the version of this program") // without the short -v
 }
 
 // AddNetnsFlag adds --netns.
 func AddNetnsFlag(cmd *cobra.Command, netns *string, usage string) {
 	cmd.Flags().Var((*NonEmpty)(netns), "netns", usage)
+	CompleteFlag(cmd, "netns", namespaces)
 }
