@@ -14,6 +14,7 @@ import (
 	"context"
 
 	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/needs"
 )
 
 // Options of a run.
@@ -74,7 +75,7 @@ func Run(ctx context.Context, o Options) (*bench.Result, error) {
 		}
 		e = only
 	}
-	if err := checkPrograms(); err != nil {
+	if err := needs.Check(programs...); err != nil {
 		return nil, err
 	}
 	return bench.RunBed(ctx, e, bench.Options{Rounds: o.Rounds, Progress: o.Progress}, func() (bench.Bed, error) {

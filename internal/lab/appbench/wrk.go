@@ -5,30 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"syscall"
 
 	"github.com/scon-project/scon/internal/lab/machine"
+	"github.com/scon-project/scon/internal/lab/needs"
 )
 
-// packages are the Debian packages of the programs that the bench runs, in the order in
-// which they are named.
-var packages = [][2]string{
-	{"dockerd", "docker.io"}, {"docker", "docker.io"}, {"nginx", "nginx-light"}, {"wrk", "wrk"},
-	{"busybox", "busybox-static"}, {"nsenter", "util-linux"}, {"taskset", "util-linux"}, {"ip", "iproute2"}, {"iptables", "iptables"},
-}
-
-// checkPrograms returns an error that names the programs that are missing.
-func checkPrograms() error {
-	var errs []error
-	for _, p := range packages {
-		if _, err := exec.LookPath(p[0]); err != nil {
-			errs = append(errs, fmt.Errorf("%s is missing: apt-get install %s", p[0], p[1]))
-		}
-	}
-	return errors.Join(errs...)
+// programs are those that the bench runs.
+var programs = []needs.Program{
+	{Name: "dockerd", Package: "docker.io"}, {Name: "docker", Package: "docker.io"}, {Name: "nginx", Package: "nginx-light"}, {Name: "wrk", Package: "wrk"},
+	{Name: "busybox", Package: "busybox-static"}, {Name: "nsenter", Package: "util-linux"}, {Name: "taskset", Package: "util-linux"}, {Name: "ip", Package: "iproute2"}, {Name: "iptables", Package: "iptables"},
 }
 
 // report is what wrk prints.

@@ -106,13 +106,6 @@ func TestSourcesOf(t *testing.T) {
 	}
 }
 
-func TestMissingProgramNamesItsPackage(t *testing.T) {
-	_, err := program{"scon-no-such", "apt-get install no-such"}.path()
-	if err == nil || err.Error() != "scon-no-such is missing: apt-get install no-such" {
-		t.Errorf("error %v", err)
-	}
-}
-
 func TestEstimates(t *testing.T) {
 	results := found(t)
 	for _, tc := range []struct {

@@ -40,7 +40,7 @@ func haveDrawn(verb string, plots any) error {
 	if err != nil {
 		return fmt.Errorf("draw the plots: %w", err)
 	}
-	cmd := exec.Command(self.name, append(slices.Clone(HelperArgs), verb)...)
+	cmd := exec.Command(self.Name, append(slices.Clone(HelperArgs), verb)...)
 	cmd.Stdin = bytes.NewReader(order)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("draw the plots: %w: %s", err, bytes.TrimSpace(out))

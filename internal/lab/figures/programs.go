@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,39 +14,24 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/needs"
 )
 
 // program is a program that experiments run.
-type program struct {
-	name string
-	// get is the command that installs it.
-	get string
-}
+type program needs.Program
 
 var (
-	nginx     = program{"nginx", "apt-get install nginx-light"}
-	mosquitto = program{"mosquitto", "apt-get install mosquitto"}
-	iperf3    = program{"iperf3", "apt-get install iperf3"}
+	nginx     = program{"nginx", "nginx-light"}
+	mosquitto = program{"mosquitto", "mosquitto"}
+	iperf3    = program{"iperf3", "iperf3"}
 )
 
 // self is this executable, which also is the helper.
-var self = program{name: "/proc/self/exe"}
+var self = program{Name: "/proc/self/exe"}
 
 // HelperArgs are the arguments, before the order's verb, with which this executable
 // calls helper.Main.
 var HelperArgs = []string{"bench", "helper"}
-
-// path finds the program in $PATH or in Debian's folders of servers.
-func (p program) path() (string, error) {
-	path, err := exec.LookPath(p.name)
-	if err != nil {
-		path, err = exec.LookPath("/usr/sbin/" + p.name)
-	}
-	if err != nil {
-		return "", fmt.Errorf("%s is missing: %s", p.name, p.get)
-	}
-	return path, nil
-}
 
 // Check returns an error that names the programs missing for some figures; no
 // figures means all.
@@ -56,19 +40,13 @@ func Check(ids []string) error {
 	if err != nil {
 		return err
 	}
-	var needed []program
+	var needed []needs.Program
 	for _, s := range chosen {
-		needed = append(needed, s.programs...)
-	}
-	var errs []error
-	for i, p := range needed {
-		if slices.Index(needed, p) < i {
-			continue
+		for _, p := range s.programs {
+			needed = append(needed, needs.Program(p))
 		}
-		_, err := p.path()
-		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return needs.Check(needed...)
 }
 
 // patience is the time limit for a program to listen, or to exit.
@@ -83,7 +61,7 @@ type process struct {
 
 // start starts a program in a node on one CPU. It is killed when ctx ends.
 func (p program) start(ctx context.Context, s *bench.Site, node string, cpu int, stdin io.Reader, stdout io.Writer, args ...string) (*process, error) {
-	path, err := p.path()
+	path, err := needs.Program(p).Path()
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +72,7 @@ func (p program) start(ctx context.Context, s *bench.Site, node string, cpu int,
 		running.Stdout = &running.output
 	}
 	if err := s.Start(node, cpu, running.Cmd); err != nil {
-		return nil, fmt.Errorf("start %s in %s: %w", p.name, node, err)
+		return nil, fmt.Errorf("start %s in %s: %w", p.Name, node, err)
 	}
 	return running, nil
 }
@@ -102,7 +80,7 @@ func (p program) start(ctx context.Context, s *bench.Site, node string, cpu int,
 // end waits until the program exits.
 func (p *process) end() error {
 	if err := p.Wait(); err != nil {
-		return fmt.Errorf("run %s: %w: %s", p.program.name, err, bytes.TrimSpace(p.output.Bytes()))
+		return fmt.Errorf("run %s: %w: %s", p.program.Name, err, bytes.TrimSpace(p.output.Bytes()))
 	}
 	return nil
 }
@@ -126,13 +104,13 @@ func (p *process) waitListening(ctx context.Context, s *bench.Site, node string,
 		})
 		switch {
 		case err != nil:
-			return fmt.Errorf("wait for %s: %w", p.program.name, err)
+			return fmt.Errorf("wait for %s: %w", p.program.Name, err)
 		case isListening(string(sockets), port):
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case time.Now().After(deadline):
-			return fmt.Errorf("wait for %s: it does not listen on port %d after %v", p.program.name, port, patience)
+			return fmt.Errorf("wait for %s: it does not listen on port %d after %v", p.program.Name, port, patience)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

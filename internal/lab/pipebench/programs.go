@@ -18,6 +18,7 @@ import (
 
 	"github.com/scon-project/scon/internal/host/programs"
 	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/internal/lab/needs"
 )
 
 // report is the report of one end of the load program.
@@ -226,9 +227,7 @@ func checkPrograms(apps bool) error {
 		errs = append(errs, err)
 	}
 	if apps {
-		if _, err := exec.LookPath(iperfProgram); err != nil {
-			errs = append(errs, fmt.Errorf("%s is missing: apt-get install %[1]s", iperfProgram))
-		}
+		errs = append(errs, needs.Check(needs.Program{Name: iperfProgram, Package: iperfProgram}))
 	}
 	return errors.Join(errs...)
 }

@@ -1,29 +1,12 @@
 package startbench
 
-import (
-	"fmt"
-	"os"
-	"path/filepath"
+import "github.com/scon-project/scon/internal/lab/needs"
 
-	"github.com/scon-project/scon/internal/host/programs"
-)
+// busybox is in the root of all containers.
+var busybox = needs.Program{Name: "busybox", Package: "busybox-static"}
 
 // stockPlugins is Debian's folder of the CNI project's plugins.
 const stockPlugins = "/usr/lib/cni"
-
-// missing returns an error that names the plugins that a mode lacks.
-func (m Mode) missing() error {
-	if m.scon() {
-		_, err := programs.Find("scon-cni")
-		return err
-	}
-	for _, plugin := range m.plugins() {
-		if _, err := os.Stat(filepath.Join(stockPlugins, plugin)); err != nil {
-			return fmt.Errorf("network %q: %s/%s is missing: apt-get install containernetworking-plugins", m.Name, stockPlugins, plugin)
-		}
-	}
-	return nil
-}
 
 // plugins returns the plugins of the CNI project that a mode calls.
 func (m Mode) plugins() (plugins []string) {

@@ -1,9 +1,7 @@
 package startbench
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 )
 
@@ -15,9 +13,9 @@ func writeRoot(dir string) error {
 			return err
 		}
 	}
-	path, err := exec.LookPath("busybox")
+	path, err := busybox.Path()
 	if err != nil {
-		return fmt.Errorf("busybox is missing: apt-get install busybox-static")
+		return err
 	}
 	program, err := os.ReadFile(path)
 	if err != nil {

@@ -18,9 +18,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
+	"path/filepath"
 
+	"github.com/scon-project/scon/internal/host/programs"
 	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/internal/lab/needs"
 )
 
 // Names of launchers and runtimes.
@@ -87,24 +89,25 @@ func Run(ctx context.Context, o Options) (*bench.Result, error) {
 
 // missing returns an error that names the missing programs and how to install them.
 func (o Options) missing() error {
-	needed := map[string]string{"busybox": "apt-get install busybox-static"}
-	switch {
-	case o.Runtime == RuntimeMicroVM:
-		needed["qemu-system-x86_64"] = "apt-get install qemu-system-x86"
-	default:
-		needed[o.Runtime] = "apt-get install " + o.Runtime
+	needed := []needs.Program{busybox}
+	if o.Runtime == RuntimeMicroVM {
+		needed = append(needed, needs.Program{Name: "qemu-system-x86_64", Package: "qemu-system-x86"})
+	} else {
+		needed = append(needed, needs.Program{Name: o.Runtime, Package: o.Runtime})
 	}
 	if o.Launcher == LauncherCRI {
-		needed["containerd"] = "apt-get install containerd"
+		needed = append(needed, needs.Program{Name: "containerd", Package: "containerd"})
 	}
 	var errs []error
-	for program, get := range needed {
-		if _, err := exec.LookPath(program); err != nil {
-			errs = append(errs, fmt.Errorf("%s is missing: %s", program, get))
+	for _, m := range o.Modes {
+		if m.scon() {
+			_, err := programs.Find("scon-cni")
+			errs = append(errs, err)
+			continue
+		}
+		for _, plugin := range m.plugins() {
+			needed = append(needed, needs.Program{Name: filepath.Join(stockPlugins, plugin), Package: "containernetworking-plugins"})
 		}
 	}
-	for _, m := range o.Modes {
-		errs = append(errs, m.missing())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, needs.Check(needed...))...)
 }

@@ -34,9 +34,6 @@ printf %s "$0" >/proc/sys/fs/binfmt_misc/register && exec "$@"`
 
 // foreign returns a command whose children may be programs of another architecture.
 func foreign(ctx context.Context, arch string, command ...string) (*exec.Cmd, error) {
-	if _, err := exec.LookPath(command[0]); err != nil {
-		return nil, fmt.Errorf("%w: scripts/install-deps.sh packages installs it", err)
-	}
 	if arch == runtime.GOARCH {
 		return exec.CommandContext(ctx, command[0], command[1:]...), nil
 	}

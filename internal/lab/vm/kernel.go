@@ -134,8 +134,12 @@ func writeModules(ctx context.Context, modules, name string) (err error) {
 	if err := decompress(ctx, to); err != nil {
 		return err
 	}
-	if _, err := output(exec.CommandContext(ctx, "depmod", "--basedir", root, release)); err != nil {
-		return fmt.Errorf("%w (Debian's package kmod has depmod)", err)
+	program, err := depmod.Path()
+	if err != nil {
+		return err
+	}
+	if _, err := output(exec.CommandContext(ctx, program, "--basedir", root, release)); err != nil {
+		return err
 	}
 
 	f, err := os.Create(name)

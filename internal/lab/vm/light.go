@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+
+	"github.com/scon-project/scon/internal/lab/needs"
 )
 
 // Light writes the initrd of a guest that needs little memory and boots fast, and
@@ -26,9 +27,9 @@ func Light(ctx context.Context, version, initrd string, init []byte, modules ...
 	if err != nil {
 		return "", err
 	}
-	busybox, err := exec.LookPath("busybox")
+	busybox, err := needs.Program{Name: "busybox", Package: "busybox-static"}.Path()
 	if err != nil {
-		return "", errors.New("busybox is missing: install Debian's package busybox-static")
+		return "", err
 	}
 	program, err := os.ReadFile(busybox)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/scon-project/scon/internal/lab/needs"
 )
 
 // newerSuite is a suite with a newer QEMU than Debian 12: the first release whose igb
@@ -23,11 +25,25 @@ func (m machine) emulator(ctx context.Context, o Options) ([]string, error) {
 		}
 		return command, nil
 	}
-	if _, err := exec.LookPath(m.qemu); err != nil {
-		return nil, fmt.Errorf("%w: install Debian's package %s", err, m.pkg)
-	}
 	return []string{m.qemu}, nil
 }
+
+// needs returns an error that names the programs that a guest needs and this machine lacks.
+func (m machine) needs(o Options) error {
+	all := []needs.Program{depmod, {Name: "xz", Package: "xz-utils"}, {Name: "dpkg-deb", Package: "dpkg"}, {Name: "apt-get", Package: "apt"}}
+	if len(o.Hardware) == 0 {
+		all = append([]needs.Program{{Name: m.qemu, Package: m.pkg}}, all...)
+	}
+	if o.System != "" {
+		all = append(all, mmdebstrap)
+	}
+	return needs.Check(all...)
+}
+
+var (
+	depmod     = needs.Program{Name: "depmod", Package: "kmod"}
+	mmdebstrap = needs.Program{Name: "mmdebstrap", Package: "mmdebstrap"}
+)
 
 // fetchNewer unpacks the newer QEMU with all its libraries into the cache. It neither
 // installs packages nor uses installed ones.

@@ -84,6 +84,9 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	if err := m.needs(o); err != nil {
+		return Result{}, err
+	}
 	emulator, err := m.emulator(ctx, o)
 	if err != nil {
 		return Result{}, err
