@@ -37,6 +37,16 @@ func (t *tool) newRootCommand() *cobra.Command {
 	root := cli.NewRoot("Forward known connections of containers past bridge, second IP layer and Netfilter",
 		&t.socket, t.stdout, t.stderr)
 	cli.AddVersionFlag(root, thisVersion().String())
+	root.Long = `Forward known connections of containers past bridge, second IP layer and Netfilter.
+
+The kernel decides about a connection's first packets, the regular way. SCON
+observes the decision and forwards the packets that follow by it, the express
+way, until a rule, a route or a device changes.`
+	root.Example = `  scon up                 start the daemon
+  scon status             packets by either way, and why some go regular
+  scon explain web        why connections of the container web do, or do not, go express
+  scon top                the same live
+  scon down               stop the daemon, and remove all that it has made`
 	root.AddCommand(
 		t.newUpCommand(),
 		t.newDownCommand(),

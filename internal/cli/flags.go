@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -29,8 +30,8 @@ func AddJSONFlag(cmd *cobra.Command, asJSON *bool) {
 
 // AddVersionFlag adds --version to a root command, which prints "NAME version VERSION". A
 // form of its own would link text/template, and with it every method of every type.
-func AddVersionFlag(root *cobra.Command, version string) {
-	root.Version = version
+func AddVersionFlag(root *cobra.Command, nameAndVersion string) {
+	_, root.Version, _ = strings.Cut(nameAndVersion, " ")
 	root.Flags().Bool("version", false, "print the version of this program") // without the short -v
 }
 

@@ -12,6 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+
+	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/state"
 )
 
 // Section is the section of all commands: they administer a machine.
@@ -45,7 +49,85 @@ func pages(cmd *cobra.Command, dir string, include func(*cobra.Command) bool) er
 	if err := doc.GenMan(cmd, &header, &page); err != nil {
 		return fmt.Errorf("write the man page of %s: %w", cmd.CommandPath(), err)
 	}
-	return os.WriteFile(filepath.Join(dir, name+"."+Section), page.Bytes(), 0o644)
+	return os.WriteFile(filepath.Join(dir, name+"."+Section), []byte(whole(cmd, page.String())), 0o644)
+}
+
+// seeAlso heads the last section of cobra's pages.
+const seeAlso = ".SH SEE ALSO\n"
+
+// whole adds to cobra's page of a command what --help does not have: the commands of the
+// root by their groups, its files, the exit status, and the pages beside it.
+func whole(cmd *cobra.Command, page string) string {
+	page, links, _ := strings.Cut(page, seeAlso)
+	if !cmd.HasParent() {
+		page = strings.Replace(page, `\fBscon [flags]\fP`, `\fBscon\fP [\fB--socket\fP \fIpath\fP] \fIcommand\fP [\fIargument\fP ...]`, 1)
+		page += commands(cmd) + paragraphs("FILES", files) + paragraphs("ENVIRONMENT", environment)
+	}
+	page += paragraphs("EXIT STATUS", exits)
+	also := strings.TrimSpace(links)
+	for _, name := range append(siblings(cmd), "scon.yaml(5)") {
+		also += fmt.Sprintf(", \\fB%s\\fP", name)
+	}
+	return page + seeAlso + strings.TrimPrefix(also, ", ") + "\n"
+}
+
+// paragraph is a tagged one.
+type paragraph struct{ tag, text string }
+
+var (
+	files = []paragraph{
+		{config.DefaultPath, "settings of the services, scon.yaml(5)"},
+		{state.DefaultDir, "sockets, locks and logs of the services that run; --state-dir names another one"},
+		{"/sys/fs/bpf/scon", "the programs and tables that stay in force when the daemon ends"},
+		{"/usr/share/doc/scon", "README.md, and docs with a tutorial and guides"},
+	}
+	environment = []paragraph{
+		{"NO_COLOR", "if it is set, nothing is colored. Nothing is either if the output is no terminal, or with TERM=dumb"},
+		{"SCON_PIPE_SOCKET", "the socket of the pipe's broker for scon run"},
+	}
+	exits = []paragraph{
+		{fmt.Sprint(cli.ExitOK), "done"},
+		{fmt.Sprint(cli.ExitFailed), "it has failed; the last line on stderr says why, and what to do"},
+		{fmt.Sprint(cli.ExitUsage), "the command line is wrong"},
+	}
+)
+
+// paragraphs returns a section of tagged paragraphs.
+func paragraphs(title string, all []paragraph) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n.SH %s\n", title)
+	for _, p := range all {
+		fmt.Fprintf(&b, ".TP\n.B %s%s", roff([]string{p.tag}), roff([]string{p.text}))
+	}
+	return b.String()
+}
+
+// commands returns the section of the root's commands, as its help groups them.
+func commands(root *cobra.Command) string {
+	var b strings.Builder
+	b.WriteString("\n.SH COMMANDS\n")
+	for _, g := range root.Groups() {
+		fmt.Fprintf(&b, ".SS %s", roff([]string{strings.TrimSuffix(g.Title, ":")}))
+		for _, c := range root.Commands() {
+			if c.GroupID == g.ID && !c.Hidden {
+				fmt.Fprintf(&b, ".TP\n.B %s%s", roff([]string{c.Name()}), roff([]string{c.Short}))
+			}
+		}
+	}
+	return b.String()
+}
+
+// siblings returns the pages of the commands in the same group of the help.
+func siblings(cmd *cobra.Command) (names []string) {
+	if !cmd.HasParent() {
+		return nil
+	}
+	for _, c := range cmd.Parent().Commands() {
+		if c != cmd && c.GroupID == cmd.GroupID && !c.Hidden && c.Name() != "help" {
+			names = append(names, strings.ReplaceAll(c.CommandPath(), " ", "-")+"("+Section+")")
+		}
+	}
+	return names
 }
 
 // date returns the date of the pages.

@@ -76,6 +76,39 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// The page of the root lists its commands by their groups, its files and exit statuses, and
+// all pages name those beside them.
+func TestSections(t *testing.T) {
+	run := func(*cobra.Command, []string) {}
+	root := &cobra.Command{Use: "scon", Short: "Do", Example: "  scon status"}
+	root.AddGroup(&cobra.Group{ID: "see", Title: "See what happens:"})
+	for _, name := range []string{"status", "top"} {
+		root.AddCommand(&cobra.Command{Use: name, Short: "Show " + name, Run: run, GroupID: "see"})
+	}
+	dir := t.TempDir()
+	if err := Pages(root, dir, func(cmd *cobra.Command) bool {
+		return cmd.Name() != "help" && !strings.Contains(cmd.CommandPath(), "completion")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for page, wants := range map[string][]string{
+		"scon.8": {".SH COMMANDS\n.SS See what happens\n.TP\n.B status\nShow status\n", ".SH FILES\n.TP\n.B /etc/scon/scon.yaml\n",
+			".SH ENVIRONMENT\n.TP\n.B NO_COLOR\n", ".SH EXIT STATUS\n.TP\n.B 0\n", ".SH EXAMPLE\n", `\fBscon-status(8)\fP`, `\fBscon.yaml(5)\fP`},
+		"scon-status.8": {".SH EXIT STATUS\n", ".SH SEE ALSO\n\\fBscon(8)\\fP, \\fBscon-top(8)\\fP, \\fBscon.yaml(5)\\fP\n"},
+	} {
+		text, err := os.ReadFile(filepath.Join(dir, page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range wants {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("%s lacks %q:\n%s", page, want, text)
+			}
+		}
+		renders(t, filepath.Join(dir, page))
+	}
+}
+
 // renders tests that groff, where it is installed, has nothing to complain of.
 func renders(t *testing.T, page string) {
 	t.Helper()
