@@ -246,6 +246,9 @@ func (b *fakeBackend) Explain(subject string) (api.Explanation, error) {
 	return e, nil
 }
 
+func (b *fakeBackend) History(container string, since time.Time) (api.History, error) {
+	return api.History{Container: container, Points: []api.Point{}, Containers: []api.HistoryContainer{}}, known(container)
+}
 func (b *fakeBackend) Metrics(io.Writer) error             { return nil }
 func (b *fakeBackend) Flush(container string) (int, error) { return 2, known(container) }
 func (b *fakeBackend) Web() (api.Web, error) {

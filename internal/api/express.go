@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"time"
 )
 
 // The interface of express: `scon daemon` and its clients.
@@ -25,6 +26,9 @@ type Backend interface {
 	Pause(container string) error
 	Resume(container string) error
 
+	// History returns the points that end after a time, of a container or of the machine.
+	History(container string, since time.Time) (History, error)
+
 	// Web returns where the daemon serves the live page.
 	Web() (Web, error)
 }
@@ -34,6 +38,7 @@ type Backend interface {
 //	GET  /v1/status                      Status
 //	GET  /v1/flows?container=C           [Flow]
 //	GET  /v1/explain?subject=S           Explanation
+//	GET  /v1/history?container=C&since=T  History; T in the form of RFC 3339
 //	GET  /v1/web                         Web; 404 if the daemon serves no page
 //	GET  /v1/live?...                    live.Feed
 //	POST /v1/flush   {"container": "C"}  {"flushed": N}
@@ -59,6 +64,13 @@ func Handler(b Backend, live http.Handler) http.Handler {
 		e, err := b.Explain(s)
 		return e.whole(), err
 	})
+	m.Handle(HistoryPath, method{http.MethodGet, func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		q, err := query(r, "container", "since")
+		if err != nil {
+			return nil, err
+		}
+		return HistoryFor(b, q)
+	}})
 	m.Handle(livePath, live)
 	m.Get(webPath, "", func(*http.Request, string) (any, error) { return b.Web() })
 	changes("/v1/flush", func(c string) (any, error) {

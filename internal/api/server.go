@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 )
 
@@ -111,11 +112,11 @@ func NewMux(c Control) *Mux {
 // Get adds a route that reads, with one parameter ("" is none).
 func (m *Mux) Get(path, param string, answer func(r *http.Request, value string) (any, error)) {
 	m.Handle(path, method{http.MethodGet, func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		value, err := query(r, param)
+		values, err := query(r, param)
 		if err != nil {
 			return nil, err
 		}
-		return answer(r, value)
+		return answer(r, values.Get(param))
 	}})
 }
 
@@ -123,7 +124,7 @@ func (m *Mux) Get(path, param string, answer func(r *http.Request, value string)
 // zero document.
 func Post[T any](m *Mux, path string, answer func(r *http.Request, document T) (any, error)) {
 	m.Handle(path, method{http.MethodPost, func(w http.ResponseWriter, r *http.Request) (any, error) {
-		if _, err := query(r, ""); err != nil {
+		if _, err := query(r); err != nil {
 			return nil, err
 		}
 		document, err := decode[T](w, r)
@@ -185,18 +186,18 @@ func status(err error) int {
 	}
 }
 
-// query returns the value of a route's only parameter.
-func query(r *http.Request, param string) (string, error) {
+// query returns the values of a route's parameters.
+func query(r *http.Request, params ...string) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return "", &Error{http.StatusBadRequest, fmt.Sprintf("read query: %v", err)}
+		return nil, &Error{http.StatusBadRequest, fmt.Sprintf("read query: %v", err)}
 	}
 	for name, v := range values {
-		if name != param || len(v) > 1 {
-			return "", &Error{http.StatusBadRequest, fmt.Sprintf("%s: unknown or repeated parameter %q", r.URL.Path, name)}
+		if !slices.Contains(params, name) || len(v) > 1 {
+			return nil, &Error{http.StatusBadRequest, fmt.Sprintf("%s: unknown or repeated parameter %q", r.URL.Path, name)}
 		}
 	}
-	return values.Get(param), nil
+	return values, nil
 }
 
 // decode decodes the one JSON document of a request's body.

@@ -10,10 +10,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -64,6 +66,10 @@ func (b *backend) Flows(c string) ([]api.Flow, error) {
 
 func (b *backend) Explain(s string) (api.Explanation, error) {
 	return api.Explanation{Subject: s, Express: true}, b.call("explain", "")
+}
+
+func (b *backend) History(c string, since time.Time) (api.History, error) {
+	return api.History{Container: c, Points: []api.Point{{At: since, Seconds: 1}}, Containers: []api.HistoryContainer{}}, b.call("history", c)
 }
 
 func (b *backend) Metrics(w io.Writer) error {
@@ -137,6 +143,11 @@ func TestClientGetsWhatTheBackendSays(t *testing.T) {
 	if want := (api.Explanation{Subject: "tcp:10.0.0.1:80->10.0.0.2:90", Express: true, Findings: []api.Finding{}, Flows: []api.Flow{}}); err != nil || !cmp.Equal(want, explanation) {
 		t.Errorf("explain: %+v, %v", explanation, err)
 	}
+	since := time.Date(2020, 1, 1, 0, 0, 0, 5, time.UTC)
+	history, err := c.History("web", since)
+	if want := (api.History{Container: "web", Points: []api.Point{{At: since, Seconds: 1}}, Containers: []api.HistoryContainer{}}); err != nil || !cmp.Equal(want, history) {
+		t.Errorf("history: %+v, %v", history, err)
+	}
 	var metrics strings.Builder
 	if err := c.Metrics(&metrics); err != nil || metrics.String() != "scon_up 1\n" {
 		t.Errorf("metrics: %q, %v", &metrics, err)
@@ -147,7 +158,7 @@ func TestClientGetsWhatTheBackendSays(t *testing.T) {
 	if err := errors.Join(c.Pause(""), c.Resume("web"), c.Stop()); err != nil {
 		t.Error(err)
 	}
-	want := []string{"status ", "flows web", "flows ", "explain ", "metrics ", "flush web", "pause ", "resume web", "stop "}
+	want := []string{"status ", "flows web", "flows ", "explain ", "history web", "metrics ", "flush web", "pause ", "resume web", "stop "}
 	if diff := cmp.Diff(want, b.called); diff != "" {
 		t.Errorf("the backend was asked (-want +got):\n%s", diff)
 	}
@@ -165,6 +176,10 @@ func TestClientGetsRefusals(t *testing.T) {
 	_, err = c.Explain("a b")
 	if !errors.As(err, &e) || e.Status != http.StatusBadRequest {
 		t.Errorf("subject that is none: %#v", err)
+	}
+	var h api.History
+	if err := c.Get(api.HistoryPath, url.Values{"since": {"yesterday"}}, &h); !errors.As(err, &e) || e.Status != http.StatusBadRequest || !strings.Contains(e.Error(), "since is") {
+		t.Errorf("a time that is none: %v", err)
 	}
 	b.err = errors.New("list conntrack: no buffer space")
 	_, err = c.Status()

@@ -21,6 +21,7 @@ import (
 	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/express/history"
 	"github.com/scon-project/scon/internal/express/hooks"
 	"github.com/scon-project/scon/internal/express/rules"
 	"github.com/scon-project/scon/internal/host/changes"
@@ -67,6 +68,7 @@ type Daemon struct {
 	noted     uint64        // the last change of the network that hooks have noted
 	topology  atomic.Uint64 // and the last one that they have to
 	counts    counts
+	history   *history.History
 
 	namer  *discover.Namer
 	owners owners
@@ -98,7 +100,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	d := &Daemon{
 		opts: o, log: o.Logger, started: time.Now(), ctx: ctx, stop: stop,
 		namer: discover.NewNamer(), pulse: service.NewPulse(), watchdog: service.NewWatchdog(), sweeper: newSweeper(), silent: silent{files: sysctl.NewReader()},
-		calls: make(chan func()),
+		calls: make(chan func()), history: history.New(),
 	}
 	defer func() { stop(); d.naming.Wait(); err = errors.Join(err, d.namer.Close()) }()
 	defer func() {

@@ -354,6 +354,7 @@ func (d *Daemon) look(now time.Time) error {
 		d.hooks.Poll(now)
 		d.seen = now
 		d.hooks.Update()
+		d.remember(now)
 	}
 	if d.pollRules(now) || due {
 		return d.readRules(now)

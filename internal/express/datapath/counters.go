@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -199,6 +200,32 @@ func (d *Datapath) Counters(ifindex int) (Counters, error) {
 		}
 	}
 	return counters, nil
+}
+
+// RegularPackets reads the regular packets of all devices, by ifindex, with one call of
+// the kernel.
+func (d *Datapath) RegularPackets() (map[int]uint64, error) {
+	d.counters.mu.Lock()
+	used := maps.Clone(d.counters.used)
+	d.counters.mu.Unlock()
+	last := uint16(0)
+	for number := range used {
+		last = max(last, number)
+	}
+	cpus, n := ebpf.MustPossibleCPU(), int(last)+1
+	counters := make([]expressCounters, n*cpus)
+	if _, err := d.objs.Regular.BatchLookup(new(ebpf.MapBatchCursor), make([]uint32, n), counters, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, fmt.Errorf("reading the counters of %d devices: %w", n, err)
+	}
+	all := make(map[int]uint64, len(used))
+	for number, ifindex := range used {
+		for _, cpu := range counters[int(number)*cpus : int(number+1)*cpus] {
+			for _, n := range cpu.Reasons {
+				all[ifindex] += n
+			}
+		}
+	}
+	return all, nil
 }
 
 // Event is a message of the programs to the daemon.
