@@ -62,8 +62,12 @@ func (t *tool) printExplanation(e api.Explanation, wide bool) error {
 	if _, err := io.WriteString(t.stdout, explanationText(e, width)); err != nil || len(e.Flows) == 0 {
 		return err
 	}
+	s, err := t.client().Status()
+	if err != nil {
+		return err
+	}
 	fmt.Fprintln(t.stdout)
-	return t.printFlows(e.Flows, wide)
+	return t.printFlows(e.Flows, s.Containers, wide)
 }
 
 // explanationText is an explanation without its connections.

@@ -179,7 +179,7 @@ func busy() api.Status {
 		},
 		Containers: []api.Container{
 			{
-				Name: "web", ID: "4f2a", Dev: "veth1", Bridge: "docker0", Entries: 2,
+				Name: "web", ID: "4f2a", Origin: api.Origin{Image: "nginx:1.27", Service: "shop"}, Dev: "veth1", Bridge: "docker0", Entries: 2,
 				ExpressPackets: 930, RegularPackets: 70, Reasons: map[string]uint64{"new": 20, "syn": 50, "ttl": 0},
 				ExpressSent: api.Count{Packets: 500, Bytes: 1000}, ExpressReceived: api.Count{Packets: 430, Bytes: 1_233_567},
 			},
@@ -247,7 +247,16 @@ func (b *fakeBackend) Explain(subject string) (api.Explanation, error) {
 }
 
 func (b *fakeBackend) History(container string, since time.Time) (api.History, error) {
-	return api.History{Container: container, Points: []api.Point{}, Containers: []api.HistoryContainer{}}, known(container)
+	busy := api.Traffic{ExpressPackets: 240_000, ExpressBytes: 60 * 38_600_000, RegularPackets: 340}
+	paused := api.Traffic{RegularPackets: 1200}
+	return api.History{
+		Container: container, Points: []api.Point{{Seconds: 60, Traffic: busy.Plus(paused)}},
+		Containers: []api.HistoryContainer{
+			{ID: "4f2a", Dev: "veth1", Seconds: 60, Traffic: busy},
+			{ID: "77aa", Dev: "veth2", Seconds: 60, Traffic: paused},
+			{ID: "0000", Dev: "veth1", Gone: true, Seconds: 60, Traffic: paused},
+		},
+	}, known(container)
 }
 func (b *fakeBackend) Metrics(io.Writer) error             { return nil }
 func (b *fakeBackend) Flush(container string) (int, error) { return 2, known(container) }

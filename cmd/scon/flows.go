@@ -8,6 +8,7 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/live"
 	"github.com/scon-project/scon/internal/numbers"
 )
 
@@ -35,7 +36,7 @@ func (t *tool) newFlowsCommand() *cobra.Command {
 				fmt.Fprintf(t.stdout, "SCON is %s.\n", stateText(s))
 			}
 			if len(flows) > 0 {
-				return t.printFlows(flows, wide)
+				return t.printFlows(flows, s.Containers, wide)
 			}
 			_, err = fmt.Fprintln(t.stdout, noFlows(s, container))
 			return err
@@ -86,11 +87,11 @@ func addContainer(cmd *cobra.Command, container *string) {
 
 // printFlows prints a line for each Conentry, with both directions: what fits into the
 // terminal, or everything.
-func (t *tool) printFlows(flows []api.Flow, wide bool) error {
+func (t *tool) printFlows(flows []api.Flow, containers []api.Container, wide bool) error {
 	if !wide {
 		return cli.PrintGrid(t.stdout, flowColumns, flows, cli.Width(t.stdout))
 	}
-	columns := wideColumns
+	columns := slices.Concat(wideColumns, originColumns(containers))
 	if slices.ContainsFunc(flows, func(f api.Flow) bool { return f.RegularPackets != nil }) {
 		columns = slices.Concat(columns, countedColumns)
 	}
@@ -127,6 +128,24 @@ var wideColumns = []flowColumn{
 	{Title: "IDLE", Right: true, Text: func(f *api.Flow) string { return numbers.Millis(f.IdleMS) }},
 	{Title: "LEASE", Right: true, Text: func(f *api.Flow) string { return numbers.Millis(f.LeaseMS) }},
 	{Title: "LEAVES BY", Text: func(f *api.Flow) string { return leaving(*f) }},
+}
+
+// originColumns are the image and the Compose service of each connection's container.
+func originColumns(containers []api.Container) []flowColumn {
+	column := func(title string, text func(*api.Container) string) flowColumn {
+		return flowColumn{Title: title, Text: func(f *api.Flow) string {
+			for i := range containers {
+				if live.NameOf(&containers[i]) == f.Container {
+					return cli.OrDash(text(&containers[i]))
+				}
+			}
+			return "-"
+		}}
+	}
+	return []flowColumn{
+		column("IMAGE", func(c *api.Container) string { return c.Image }),
+		column("SERVICE", func(c *api.Container) string { return c.Service }),
+	}
 }
 
 // countedColumns are there where conntrack counts packets: the sums of its counters and

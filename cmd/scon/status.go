@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -44,7 +45,7 @@ func (t *tool) newStatusCommand() *cobra.Command {
 			if asJSON {
 				return t.printJSON(statusDocument{s, services})
 			}
-			return t.printStatus(s, services)
+			return t.printStatus(s, t.lastMinute(), services)
 		},
 	}
 	cli.AddJSONFlag(cmd, &asJSON)
@@ -131,7 +132,17 @@ func (t *tool) printServices(out io.Writer, services []serviceStatus, said strin
 	}
 }
 
-func (t *tool) printStatus(s api.Status, services []serviceStatus) error {
+// lastMinute is what went express and regular in the last minute, empty where the daemon does
+// not say it.
+func (t *tool) lastMinute() api.History {
+	h, err := t.client().History("", time.Now().Add(-time.Minute))
+	if err != nil {
+		return api.History{} // a daemon of an older version, or one that has just ended
+	}
+	return h
+}
+
+func (t *tool) printStatus(s api.Status, minute api.History, services []serviceStatus) error {
 	out := cli.Colored(t.stdout)
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(out, "%-8s  "+format+"\n", append([]any{name}, args...)...)
@@ -142,6 +153,10 @@ func (t *tool) printStatus(s api.Status, services []serviceStatus) error {
 	line("packets", "%s  %d express (%s), %d regular, %d discarded",
 		cli.Paint(cli.Good, share(s.Totals.ExpressPackets, s.Totals.RegularPackets)), s.Totals.ExpressPackets,
 		numbers.Bytes(s.Totals.ExpressBytes), s.Totals.RegularPackets, s.Totals.DiscardedPackets)
+	if seconds, sum := minute.Sum(); seconds > 0 {
+		line("now", "%s  %s/s express (%s/s), %s/s regular, in the last %.0f s", cli.Paint(cli.Good, share(sum.ExpressPackets, sum.RegularPackets)),
+			perSecond(sum.ExpressPackets, seconds), numbers.Bytes(float64(sum.ExpressBytes)/seconds), perSecond(sum.RegularPackets, seconds), seconds)
+	}
 	line("entries", "%d", s.Totals.Entries)
 	if s.Table.Why != "" {
 		line("table", "%s", cli.Paint(cli.Warn, fmt.Sprintf("no more than %d entries have room: %s", s.Table.Room, cli.Printable(s.Table.Why))))
@@ -154,7 +169,7 @@ func (t *tool) printStatus(s api.Status, services []serviceStatus) error {
 
 	if len(s.Containers) == 0 {
 		fmt.Fprintln(t.stdout, "No containers yet: "+noContainers)
-	} else if err := cli.PrintGrid(t.stdout, containerColumns, s.Containers, cli.NoWidth); err != nil {
+	} else if err := cli.PrintGrid(t.stdout, containerColumns, containersNow(s.Containers, minute), cli.NoWidth); err != nil {
 		return err
 	} else if s.Totals.ExpressPackets == 0 && s.State == api.StateActive {
 		fmt.Fprintln(t.stdout, "\nNo packet has gone express yet: a connection does after some packets. 'scon explain CONTAINER' says more.")
@@ -173,24 +188,55 @@ func (t *tool) printStatus(s api.Status, services []serviceStatus) error {
 // noContainers says when there will be containers.
 const noContainers = "a container is hooked when its port joins a bridge or a route leads to it."
 
-var containerColumns = []cli.Column[api.Container]{
-	{Title: "CONTAINER", Text: containerName, Tone: func(c *api.Container) cli.Tone {
+// containerNow is a container with what it did in the last minute.
+type containerNow struct {
+	*api.Container
+	seconds float64 // 0: not known
+	traffic api.Traffic
+}
+
+func containersNow(containers []api.Container, minute api.History) []containerNow {
+	all := make([]containerNow, len(containers))
+	for i := range containers {
+		all[i].Container = &containers[i]
+		for _, h := range minute.Containers {
+			if h.Dev == containers[i].Dev && h.ID == containers[i].ID && !h.Gone {
+				all[i].seconds, all[i].traffic = h.Seconds, h.Traffic
+			}
+		}
+	}
+	return all
+}
+
+// perSecond returns a rate, "-" over no time.
+func perSecond(n uint64, seconds float64) string {
+	if seconds == 0 {
+		return "-"
+	}
+	return numbers.Count(float64(n) / seconds)
+}
+
+// containerColumns: sums are of the whole time, the rates and the share of the last minute.
+var containerColumns = []cli.Column[containerNow]{
+	{Title: "CONTAINER", Text: containerName, Tone: func(c *containerNow) cli.Tone {
 		if c.Paused {
 			return cli.Warn
 		}
 		return cli.Plain
 	}},
-	{Title: "BRIDGE", Text: func(c *api.Container) string { return cli.OrDash(c.Bridge) }},
-	{Title: "PORT", Text: func(c *api.Container) string { return c.Dev }},
-	{Title: "ENTRIES", Right: true, Text: func(c *api.Container) string { return fmt.Sprint(c.Entries) }},
-	{Title: "EXPRESS", Right: true, Text: func(c *api.Container) string { return fmt.Sprint(c.ExpressPackets) }},
-	{Title: "REGULAR", Right: true, Text: func(c *api.Container) string { return fmt.Sprint(c.RegularPackets) }},
-	{Title: "EXPRESS SHARE", Text: func(c *api.Container) string { return share(c.ExpressPackets, c.RegularPackets) },
-		Tone: func(*api.Container) cli.Tone { return cli.Good }},
-	{Title: "WHY REGULAR", Text: func(c *api.Container) string { return cli.OrDash(mostFirst(c.Reasons)) }},
+	{Title: "BRIDGE", Text: func(c *containerNow) string { return cli.OrDash(c.Bridge) }},
+	{Title: "PORT", Text: func(c *containerNow) string { return c.Dev }},
+	{Title: "ENTRIES", Right: true, Text: func(c *containerNow) string { return fmt.Sprint(c.Entries) }},
+	{Title: "EXPRESS", Right: true, Text: func(c *containerNow) string { return fmt.Sprint(c.ExpressPackets) }},
+	{Title: "REGULAR", Right: true, Text: func(c *containerNow) string { return fmt.Sprint(c.RegularPackets) }},
+	{Title: "EXPRESS/s", Right: true, Text: func(c *containerNow) string { return perSecond(c.traffic.ExpressPackets, c.seconds) }},
+	{Title: "REGULAR/s", Right: true, Text: func(c *containerNow) string { return perSecond(c.traffic.RegularPackets, c.seconds) }},
+	{Title: "SHARE", Text: func(c *containerNow) string { return share(c.traffic.ExpressPackets, c.traffic.RegularPackets) },
+		Tone: func(*containerNow) cli.Tone { return cli.Good }},
+	{Title: "WHY REGULAR", Text: func(c *containerNow) string { return cli.OrDash(mostFirst(c.Reasons)) }},
 }
 
-func containerName(c *api.Container) string {
+func containerName(c *containerNow) string {
 	name := cmp.Or(c.Name, c.ID, c.Dev)
 	if c.Paused {
 		name += " (paused)"
