@@ -6,6 +6,12 @@
 set -eu
 cd "$(dirname "$0")/.."
 
+missing=
+for program in docker ip busybox unshare; do
+	command -v $program >/dev/null || missing="$missing $program"
+done
+[ -z "$missing" ] || { echo "missing:$missing; scripts/install-deps.sh demo installs that" >&2 && exit 1; }
+
 # own_machine runs this script in namespaces of its own, whose processes end with it.
 own_machine() {
 	group=scon-demo-$$
@@ -45,11 +51,12 @@ set_up_machine() {
 		--log-level=error --cgroup-parent="/$1" >/run/dockerd.log 2>&1 &
 	engine=$!
 	for _ in $(seq 300); do
-		docker info >/dev/null 2>&1 && return
+		answer=$(docker info 2>&1 >/dev/null) && return
 		kill -0 $engine 2>/dev/null || break
 		sleep 0.1
 	done
-	echo "dockerd does not start:" >&2
+	kill -0 $engine 2>/dev/null && echo "dockerd runs, and does not answer within 30 s: $answer" >&2 ||
+		echo "dockerd has ended:" >&2
 	cat /run/dockerd.log >&2
 	exit 1
 }
@@ -60,6 +67,7 @@ if [ "${1:-}" = --own-machine ]; then
 	whose="a Docker engine in namespaces of its own"
 	set_up_machine "$2"
 elif ! docker info >/dev/null 2>&1 || bin/scon status >/dev/null 2>&1; then
+	command -v dockerd >/dev/null || { echo "missing: dockerd, and no Docker answers here; scripts/install-deps.sh demo installs it" >&2 && exit 1; }
 	own_machine
 fi
 
