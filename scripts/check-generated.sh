@@ -9,10 +9,16 @@ trap 'rm -rf "$fresh"' EXIT
 trap 'exit 1' INT TERM
 
 cp -r go.mod go.sum bpf cmd docs internal libsconpipe packaging "$fresh"
-(cd "$fresh" && go generate ./internal/...)
+clang14=$PWD/scripts/clang14.sh
+status=0
+"$clang14" true || status=$?
+if [ $status = 3 ]; then
+	echo "left out: check-generated, which needs Debian 12's clang 14" >&2
+	exit 0
+fi
+(cd "$fresh" && "$clang14" go generate ./internal/...)
 if ! diff --recursive --brief internal "$fresh/internal" || ! diff packaging/scon.yaml "$fresh/packaging/scon.yaml" ||
 	! diff docs/json.md "$fresh/docs/json.md"; then
-	clang --version | head -1
-	echo "generated files are outdated: run \"make generate\" with the clang 14 of Debian 12" >&2
+	echo "generated files are outdated: run \"make generate\"" >&2
 	exit 1
 fi
