@@ -1,4 +1,4 @@
-# make demo    what SCON does, on this machine      (root)
+# make demo    what SCON does, on this machine      (root: by sudo, which it calls)
 # make check   lint, unit tests and one end-to-end test, below 3 minutes   (root)
 # make test    all tests, below 20 minutes on two cores                    (root)
 # make packages   .deb, .rpm and tarballs for amd64 and arm64 in dist/
@@ -33,10 +33,18 @@ GOFLAGS_TEST := -vet=off -timeout 30m
 SLOW := internal/express$$|internal/express/datapath|internal/startup$$|internal/pipe$$|internal/lab/(vm|startbench|pipebench|profile)|cmd/scon-lab|libsconpipe|test
 QUICK = $(shell go list ./... | grep -Ev '/scon/($(SLOW))')
 
-# sudo forgets where Go is.
-export PATH := $(PATH):/usr/local/go/bin
+# sudo forgets where Go is, and a user's PATH lacks ldconfig and nft.
+export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
 
-.PHONY: build scon cuda libsconpipe examples generate check-generated lint check test test-long test-kernels test-packages test-k8s test-k8s-full test-hostile fuzz demo man screenshots install uninstall packages image clean root
+# What builds runs as the owner of these sources, also under sudo: root leaves no file
+# here and no second copy of the Go modules.
+AS_OWNER := $(if $(filter bin,$(BIN)),scripts/as-owner.sh)
+export PATH := $(shell $(AS_OWNER) scripts/toolchain.sh)$(PATH)
+
+# These make network namespaces. A user's run of one goes on by sudo before it does anything.
+NEED_ROOT := demo check test test-long test-packages test-k8s test-k8s-full test-hostile fuzz screenshots
+
+.PHONY: build scon lab startup cuda libsconpipe examples generate check-generated lint test-kernels man install uninstall packages image clean $(NEED_ROOT) $(NEED_ROOT:=-as-root)
 
 # Go does not notice changes of the library's C sources, but those of the flags.
 export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/include/* | cksum | cut -d' ' -f1)
@@ -49,19 +57,29 @@ NOT_INLINED := github.com/vishvananda/... github.com/goccy/... github.com/spf13/
 	$(addprefix github.com/scon-project/scon/internal/,api cli config doctor live metrics pin redact report service state suggest top web) github.com/google/nftables/...
 SCONFLAGS := -trimpath -tags "nethttpomithttp2 $(TAGS)" $(NOT_INLINED:%=-gcflags=%=-l)
 
-build: $(BIN)/scon-cni $(BIN)/scon-oci examples scon man
+# Without a C compiler, or the C library's archive, the Go programs are built.
+build:
+	$(Q)$(AS_OWNER) sh -c 'command -v go >/dev/null' || { echo "no Go: install golang-go, or put Go into PATH" >&2; exit 1; }
+	$(Q)scripts/install-deps.sh build || echo "building without them" >&2
+	$(Q)$(AS_OWNER) $(MAKE) $$(CC="$(CC)" scripts/buildable.sh)
+
+$(NEED_ROOT):
+	$(Q)scripts/as-root.sh $@ $(MAKEOVERRIDES)
+
+lab:
 	$(call say,GO,$(BIN)/scon-lab)
 	$(Q)CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.release=$(VERSION) -X main.commit=$(COMMIT)" -o $(BIN)/scon-lab ./cmd/scon-lab
-	$(Q)if ldconfig -p | grep -q libcuda.so.1; then $(MAKE) cuda; fi
 
 SCON ?= $(BIN)/scon
 scon:
 	$(call say,GO,$(SCON))
 	$(Q)CGO_ENABLED=0 go build $(SCONFLAGS) -ldflags "-s -w -funcalign=8 -X main.release=$(VERSION) -X main.commit=$(COMMIT)" -o $(SCON) ./cmd/scon
 
+startup: $(BIN)/scon-cni $(BIN)/scon-oci
+
 # Static: a container waits until they have started.
 $(BIN)/scon-cni $(BIN)/scon-oci: $(BIN)/%: cmd/%/main.c internal/startup/client/agent.c internal/startup/client/agent.h
-	@mkdir -p $(@D); command -v $(CC) >/dev/null || scripts/install-deps.sh build
+	@mkdir -p $(@D)
 	$(call say,CC,$@)
 	$(Q)$(CC) $(C_FLAGS) -static -s -o $@ $(filter %.c,$^)
 
@@ -70,25 +88,23 @@ CUDA ?= $(BIN)/scon-pipe-cuda
 cuda: $(CUDA)
 
 $(CUDA): $(wildcard internal/pipe/copier/cuda/*)
-	@mkdir -p $(@D); command -v $(CC) >/dev/null || scripts/install-deps.sh build
+	@mkdir -p $(@D)
 	$(call say,CC,$@)
 	$(Q)$(CC) $(C_FLAGS) -D_GNU_SOURCE -s -o $@ $(filter %.c,$^) -ldl
 
 # What applications link to.
 libsconpipe:
-	@command -v $(CC) >/dev/null || scripts/install-deps.sh build
 	$(Q)$(MAKE) -C libsconpipe OUT=$(abspath $(BIN))
 
 # Programs that use it, which "scon pipe bench" runs.
 examples: libsconpipe
-	@test -e /usr/include/openssl/evp.h || scripts/install-deps.sh build
 	$(Q)$(MAKE) -C examples OUT=$(abspath $(BIN))
 
 # BPF objects and their types by Debian 12's clang 14, since others make other objects;
 # packaging/scon.yaml and docs/json.md from the comments of Go types.
 generate:
 	$(call say,GENERATE,./internal)
-	$(Q)go generate ./internal/...
+	$(Q)scripts/clang14.sh go generate ./internal/...
 
 check-generated:
 	$(call say,CHECK,generated files)
@@ -101,32 +117,39 @@ lint:
 	$(Q)go tool staticcheck ./...
 	$(Q)scripts/check-run-layers.sh
 	$(Q)test -z "$$(gofmt -l . | tee /dev/stderr)"
-	$(Q)clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h internal/*/bpf/*.c libsconpipe/*/*.[ch] libsconpipe/posix/own/*.c examples/*.[ch] internal/pipe/copier/cuda/*.[ch]
+	$(Q)scripts/clang14.sh clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h internal/*/bpf/*.c libsconpipe/*/*.[ch] libsconpipe/posix/own/*.c examples/*.[ch] internal/pipe/copier/cuda/*.[ch] || \
+		{ [ $$? = 3 ] && echo "left out: clang-format, of which Debian 12's version 14 is needed" >&2; }
 
 # The end-to-end test sends real traffic in the lab, and fails where packets do not
 # go by the expected path.
-check: root build lint
-	$(Q)scripts/install-deps.sh demo test
+check-as-root:
+	$(Q)scripts/install-deps.sh build demo test
+	$(Q)$(MAKE) build
+	$(Q)$(AS_OWNER) go mod download
+	$(Q)$(AS_OWNER) $(MAKE) lint
 	$(Q)scripts/with-own-mounts.sh $(GOTESTSUM) -- $(GOFLAGS_TEST) -p 2 $(QUICK)
 	$(call say,TEST,scon bench quick)
 	$(Q)scripts/with-own-mounts.sh bin/scon bench quick --rounds 1 --modes native,container,express
 
 # Real traffic on a machine that others may keep busy: a test that fails has to
 # fail twice, and the summary tells of both.
-test: root build
-	$(Q)scripts/install-deps.sh demo test startup kernels prometheus web
-	$(Q)$(MAKE) check-generated lint
-	$(Q)go build -o bin/lanes ./test/lanes
+test-as-root:
+	$(Q)scripts/install-deps.sh build demo test startup kernels prometheus web
+	$(Q)$(MAKE) build
+	$(Q)$(AS_OWNER) go mod download
+	$(Q)$(AS_OWNER) $(MAKE) check-generated lint
+	$(Q)$(AS_OWNER) go build -o bin/lanes ./test/lanes
 	$(Q)$(GOTESTSUM) --rerun-fails=1 --raw-command -- bin/lanes $(GOFLAGS_TEST) ./...
 
 # The pictures of docs/web.md, of real traffic in the lab.
-screenshots: root
+screenshots-as-root:
 	$(Q)scripts/install-deps.sh web
 	$(Q)SCON_SCREENSHOTS=$(CURDIR)/docs scripts/with-own-mounts.sh go test -vet=off -count=1 ./test/page -run TestScreenshots
 
 # Three times in changing order, with the race detector.
-test-long: root build
-	$(Q)scripts/install-deps.sh demo test startup kernels prometheus race
+test-long-as-root:
+	$(Q)scripts/install-deps.sh build demo test startup kernels prometheus race
+	$(Q)$(MAKE) build
 	$(Q)SCON_LONG=1 scripts/with-own-mounts.sh $(GOTESTSUM) -- $(GOFLAGS_TEST) -p 1 -race -shuffle=on -count=3 ./...
 	$(Q)scripts/with-own-mounts.sh go test -vet=off -timeout 2h ./test/differential -cases 10000
 
@@ -136,7 +159,7 @@ test-kernels: build
 	$(Q)go test -timeout 6h -v ./test/kernels -full
 
 # Packages in Debian's systems with Docker: installed, upgraded under traffic, removed; the image; the chart.
-test-packages: root build
+test-packages-as-root: build
 	$(Q)scripts/install-deps.sh build packages image kernels arm64
 	$(Q)go test -vet=off -count=1 -timeout 4h -p 1 -v ./test/packages ./test/image ./test/helm -full
 
@@ -144,27 +167,28 @@ test-packages: root build
 # nftables, iptables (kube-proxy), scon-cni, flannel (networks of pods).
 CLUSTER ?= nftables
 K8S_TEST := scripts/with-own-mounts.sh go test -vet=off -count=1 -timeout 4h -v ./test/k8s
-test-k8s: root build
+test-k8s-as-root: build
 	$(Q)scripts/install-deps.sh test k8s
 	$(Q)$(K8S_TEST) -cluster $(CLUSTER)
 
 # All clusters, hundreds of pods, a thousand Services, and Kubernetes' own conformance specs of the network.
-test-k8s-full: root build
+test-k8s-full-as-root: build
 	$(Q)scripts/install-deps.sh test k8s packages
 	$(Q)$(K8S_TEST) -cluster nftables,iptables,scon-cni,flannel -full
 
 # Each attack that docs/pipe.md and docs/safety.md list; ends in a table with bounds.
-test-hostile: root build
+test-hostile-as-root: build
 	$(Q)scripts/install-deps.sh demo test
 	$(Q)SCON_HOSTILE=1 scripts/with-own-mounts.sh go test -vet=off -count=1 -timeout 2h -v ./test/hostile
 
 # Every fuzz test; FUZZTIME, in seconds, is for all of them together.
 FUZZTIME ?= 3600
-fuzz: root
+fuzz-as-root:
 	$(Q)scripts/fuzz.sh $(FUZZTIME)
 
-demo: root build
-	$(Q)scripts/install-deps.sh demo
+demo-as-root:
+	$(Q)scripts/install-deps.sh build demo
+	$(Q)$(MAKE) build
 	$(Q)bin/scon bench quick
 	$(Q)scripts/demo-docker.sh
 
@@ -185,11 +209,13 @@ install:
 	$(Q)install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/scon \
 		$(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
-	$(Q)install -m 755 $(BIN)/scon $(BIN)/scon-lab $(BIN)/scon-cni $(BIN)/scon-oci $(wildcard $(BIN)/scon-pipe-cuda) $(DESTDIR)$(PREFIX)/bin
+	$(Q)install -m 755 $(wildcard $(BIN)/scon $(addprefix $(BIN)/scon-,lab cni oci pipe-cuda)) $(DESTDIR)$(PREFIX)/bin
 	$(Q)install -m 644 packaging/scon.service packaging/scon-startup.service packaging/scon-pipe.service $(DESTDIR)$(PREFIX)/lib/systemd/system
 	$(Q)sed -i 's,^ExecStart=,&$(PREFIX)/bin/,' $(DESTDIR)$(PREFIX)/lib/systemd/system/scon*.service
-	$(Q)$(MAKE) -C libsconpipe OUT=$(abspath $(BIN)) PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) install
-	$(Q)$(MAKE) -C examples OUT=$(abspath $(BIN)) PREFIX=$(PREFIX) install
+	$(Q)if [ -e $(BIN)/libsconpipe.a ]; then \
+		$(MAKE) -C libsconpipe OUT=$(abspath $(BIN)) PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) install && \
+		$(MAKE) -C examples OUT=$(abspath $(BIN)) PREFIX=$(PREFIX) install; \
+	fi
 	$(Q)install -m 644 packaging/10-scon.conflist $(DESTDIR)$(PREFIX)/share/scon/10-scon.conflist
 	$(Q)install -m 644 packaging/grafana/scon.json $(DESTDIR)$(PREFIX)/share/scon/grafana.json
 	$(Q)install -m 644 packaging/prometheus/rules.yaml $(DESTDIR)$(PREFIX)/share/scon/prometheus-rules.yaml
@@ -212,7 +238,7 @@ uninstall:
 # .deb, .rpm and tarballs for amd64 and arm64 in dist/, with checksums and lists of what they contain (SBOM).
 packages:
 	$(Q)scripts/install-deps.sh build packages
-	$(Q)scripts/packages.sh dist
+	$(Q)$(AS_OWNER) scripts/packages.sh dist
 
 # FROM scratch, for amd64 and arm64: in podman's storage, and as an archive in dist/.
 image:
@@ -221,6 +247,3 @@ image:
 
 clean:
 	$(Q)rm -rf bin dist
-
-root:
-	@test "$$(id -u)" = 0 || { echo "this makes network namespaces: run it with sudo" >&2; exit 1; }

@@ -2,7 +2,7 @@
 # Installs the Debian packages that are missing for the sets named: what
 # "make demo", "make test" and its longer forms need beside git, make and Go.
 # Services that come along are neither started nor enabled, and nothing that is
-# there is removed.
+# there is removed. A user's run names them and the command, and has sudo run it.
 #
 # Usage: scripts/install-deps.sh build|demo|test|startup|kernels|arm64|packages|image|k8s|prometheus|web|race...
 set -eu
@@ -11,12 +11,11 @@ set -eu
 # A C compiler, for the programs that a container waits for, and what the pipe's
 # examples decrypt with.
 build="gcc libc6-dev libssl-dev"
-# The lab, and the container of the demo.
-demo="iproute2 iptables nftables busybox-static:busybox docker.io:dockerd"
-# Compiling bpf/, and the programs that tests run.
-test="clang clang-format llvm libbpf-dev linux-libc-dev
-	bpftool conntrack ethtool ipset iputils-ping procps util-linux
-	containernetworking-plugins:/usr/lib/cni/host-local docker.io:dockerd iperf3 mosquitto mosquitto-clients nginx-light:nginx
+# The lab, and the container of the demo. Before Debian 13 docker.io has the client.
+demo="iproute2 iptables nftables busybox-static:busybox docker.io:dockerd docker-cli:docker"
+# The programs that tests run.
+test="bpftool conntrack ethtool ipset iputils-ping procps util-linux
+	containernetworking-plugins:/usr/lib/cni/host-local docker.io:dockerd docker-cli:docker iperf3 mosquitto mosquitto-clients nginx-light:nginx
 	curl wrk python3:python3 redis-server redis-tools:redis-benchmark postgresql:pgbench"
 # Containers that start with other plugins and runtimes than Docker's.
 startup="busybox-static:busybox runc containerd containernetworking-plugins runsc qemu-system-x86
@@ -41,7 +40,7 @@ race="gcc libc6-dev"
 PATH=$PATH:/usr/sbin:/sbin
 
 installed() {
-	dpkg-query --show --showformat='${Package} ${db:Status-Status}\n' | sed -n 's/ installed$//p'
+	dpkg-query --show --showformat='${Package} ${db:Status-Status}\n' 2>/dev/null | sed -n 's/ installed$//p'
 }
 
 before=$(installed)
@@ -55,14 +54,17 @@ for set in "$@"; do
 		package=${entry%:*}
 		echo "$before" | grep -qx "$package" && continue
 		[ "$package" != "$entry" ] && command -v "${entry#*:}" >/dev/null && continue
+		case " $missing " in *" $package "*) continue ;; esac
 		missing="$missing $package"
 	done
 done
 [ -n "$missing" ] || exit 0
 
+command -v apt-get >/dev/null || { echo "missing, by Debian's names, and there is no apt-get to install them:$missing" >&2 && exit 1; }
 if [ "$(id -u)" != 0 ]; then
-	echo "missing packages, which root can install: apt-get install$missing" >&2
-	exit 1
+	echo "missing packages:$missing; to install them: sudo $0 $*" >&2
+	command -v sudo >/dev/null || exit 1
+	exec sudo "$0" "$@"
 fi
 echo "installing:$missing"
 
@@ -82,6 +84,10 @@ apt() {
 	exit 1
 }
 apt update
+case $missing in
+*\ docker-cli*) apt-cache pkgnames docker-cli | grep -qx docker-cli || missing=$(echo "$missing" | sed 's/ docker-cli//') ;;
+esac
+[ -n "$missing" ] || exit 0
 # shellcheck disable=SC2086 # a list of words
 apt install --no-install-recommends --no-remove $missing
 

@@ -1,0 +1,12 @@
+#!/bin/sh
+# Runs a command as the owner of these sources, where root runs it and the owner is a user
+# of this machine: with the owner's home and Go caches.
+#
+# Usage: scripts/as-owner.sh COMMAND [ARG...]
+set -eu
+owner=$(stat --format %U "$(dirname "$0")")
+if [ "$(id -u)" != 0 ] || [ "$owner" = root ] || [ "$owner" = UNKNOWN ]; then
+	exec "$@"
+fi
+exec setpriv --reuid "$owner" --regid "$(id -g "$owner")" --init-groups \
+	env "HOME=$(getent passwd "$owner" | cut -d: -f6)" "USER=$owner" "LOGNAME=$owner" "$@"
