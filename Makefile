@@ -42,7 +42,7 @@ AS_OWNER := $(if $(filter bin,$(BIN)),scripts/as-owner.sh)
 export PATH := $(shell $(AS_OWNER) scripts/toolchain.sh)$(PATH)
 
 # These make network namespaces. A user's run of one goes on by sudo before it does anything.
-NEED_ROOT := demo check test test-long test-packages test-k8s test-k8s-full test-hostile fuzz screenshots
+NEED_ROOT := demo check test test-long test-packages test-fresh test-k8s test-k8s-full test-hostile fuzz screenshots
 
 .PHONY: build scon lab startup cuda libsconpipe examples generate check-generated lint test-kernels man install uninstall packages image clean $(NEED_ROOT) $(NEED_ROOT:=-as-root)
 
@@ -162,6 +162,12 @@ test-kernels: build
 test-packages-as-root: build
 	$(Q)scripts/install-deps.sh build packages image kernels arm64
 	$(Q)go test -vet=off -count=1 -timeout 4h -p 1 -v ./test/packages ./test/image ./test/helm -full
+
+# README's lines in systems with nothing but what README names. FRESH chooses, such as "-systems trixie -steps build,demo".
+FRESH ?=
+test-fresh-as-root:
+	$(Q)scripts/install-deps.sh packages
+	$(Q)go test -vet=off -count=1 -timeout 12h -v ./test/fresh -full $(FRESH)
 
 # A Kubernetes of two nodes with the chart; the first run builds Kubernetes for some 15 minutes. CLUSTER is one of
 # nftables, iptables (kube-proxy), scon-cni, flannel (networks of pods).

@@ -29,7 +29,7 @@ for key in 'version: ' 'appVersion: "'; do
 		fail "packaging/helm/scon/Chart.yaml has another ${key%%:*} than $version: change it and commit it"
 done
 
-suites=(test test-hostile test-packages test-k8s-full test-kernels test-long)
+suites=(test test-hostile test-fresh test-packages test-k8s-full test-kernels test-long)
 results="docs: name what each kernel passed for $version"
 tested=HEAD
 [ "$(git log -1 --format=%s)" != "$results" ] || tested=HEAD~

@@ -1,0 +1,150 @@
+// Package fresh runs what README says about the sources in systems that have nothing but
+// what README names, as a user with sudo and as root.
+package fresh
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var (
+	full    = flag.Bool("full", false, "make the systems and run the steps: hours")
+	systems = flag.String("systems", "bookworm,trixie,testing", "Debian's suites")
+	users   = flag.String("users", "user,root", "who runs the steps")
+	only    = flag.String("steps", "build,install,demo,test", "the steps")
+)
+
+// prerequisites are the packages that README names.
+const prerequisites = "git,make,golang-go,sudo,ca-certificates"
+
+// steps are README's lines, in order.
+var steps = []struct{ name, line string }{
+	{"build", "make build"},
+	{"install", "sudo make install && scon version"},
+	{"demo", "make demo"},
+	{"test", "make test"},
+}
+
+// archive returns the archive of a system, which is kept in dist/fresh.
+func archive(t *testing.T, dir, suite string) string {
+	t.Helper()
+	path := filepath.Join(dir, suite+".tar")
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	settings, err := exec.Command("apt-config", "dump").Output()
+	if err != nil {
+		t.Skip("missing: apt, whose Debian mirror has the packages")
+	}
+	args := []string{"--quiet", "--variant=minbase", "--include=" + prerequisites}
+	for line := range strings.Lines(string(settings)) { // proxies, and mirrors that are not renewed
+		if strings.HasPrefix(line, "Acquire::Check-") || strings.HasPrefix(line, "Acquire::http") {
+			args = append(args, "--aptopt="+strings.TrimSuffix(strings.TrimSpace(line), ";"))
+		}
+	}
+	partial := path + ".partial"
+	defer os.Remove(partial)
+	cmd := exec.Command("mmdebstrap", append(args, "--format=tar", suite, partial)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("mmdebstrap %s: %v: %s", suite, err, out)
+	}
+	if err := os.Rename(partial, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Each step passes in each system, for each user. The table is dist/fresh/table.md, beside the logs.
+func TestFresh(t *testing.T) {
+	if !*full {
+		t.Skip("the full form: make test-fresh")
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(root, "dist", "fresh")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	table, err := os.Create(filepath.Join(dir, "table.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	fmt.Fprintln(table, "| system | user | step | time | result |\n| --- | --- | --- | --- | --- |")
+	script := "git clone --quiet /srv/scon.git scon && cd scon || exit 1\n"
+	for _, s := range steps {
+		if slices.Contains(strings.Split(*only, ","), s.name) {
+			script += fmt.Sprintf("echo; echo '=== begin %s'; (%s) 2>&1; echo; echo \"=== end %s $?\"\n", s.name, s.line, s.name)
+		}
+	}
+	for suite := range strings.SplitSeq(*systems, ",") {
+		for user := range strings.SplitSeq(*users, ",") {
+			t.Run(suite+"/"+user, func(t *testing.T) {
+				run(t, table, filepath.Join(dir, suite+"-"+user), archive(t, dir, suite), root, suite, user, script)
+			})
+		}
+	}
+}
+
+// run runs the script in a new system, with the log of each step in LOGS-STEP.log.
+func run(t *testing.T, table *os.File, logs, archive, root, suite, user, script string) {
+	t.Helper()
+	cmd := exec.Command("./enter.sh", archive, root, user, script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it cleans up when its input ends
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var log *os.File
+	begun := time.Now()
+	for lines := bufio.NewReader(stdout); ; {
+		line, err := lines.ReadString('\n')
+		words := strings.Fields(line)
+		switch {
+		case strings.HasPrefix(line, "=== begin ") && len(words) == 3:
+			begun = time.Now()
+			if log, err = os.Create(logs + "-" + words[2] + ".log"); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%s begins; log: %s", words[2], log.Name())
+		case strings.HasPrefix(line, "=== end ") && len(words) == 4 && log != nil:
+			log.Close()
+			took, result := time.Since(begun).Round(time.Second), "passed"
+			if words[3] != "0" {
+				result = "**failed**"
+				t.Errorf("%s: exit status %s; log: %s", words[2], words[3], log.Name())
+			}
+			fmt.Fprintf(table, "| %s | %s | %s | %v | %s |\n", suite, user, words[2], took, result)
+			t.Logf("%s %s after %v", words[2], result, took)
+			log = nil
+		case log != nil:
+			_, _ = log.WriteString(line)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Logf("the last step's status: %v", err)
+	}
+}
