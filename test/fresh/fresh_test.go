@@ -82,23 +82,34 @@ func TestFresh(t *testing.T) {
 	}
 	defer table.Close()
 	fmt.Fprintln(table, "| system | user | step | time | result |\n| --- | --- | --- | --- | --- |")
+	var names []string
 	script := "git clone --quiet /srv/scon.git scon && cd scon || exit 1\n"
 	for _, s := range steps {
 		if slices.Contains(strings.Split(*only, ","), s.name) {
+			names = append(names, s.name)
 			script += fmt.Sprintf("echo; echo '=== begin %s'; (%s) 2>&1; echo; echo \"=== end %s $?\"\n", s.name, s.line, s.name)
 		}
 	}
+	all := len(strings.Split(*systems, ",")) * len(strings.Split(*users, ","))
+	done, begun := 0, time.Now()
 	for suite := range strings.SplitSeq(*systems, ",") {
 		for user := range strings.SplitSeq(*users, ",") {
 			t.Run(suite+"/"+user, func(t *testing.T) {
-				run(t, table, filepath.Join(dir, suite+"-"+user), archive(t, dir, suite), root, suite, user, script)
+				passed := run(t, table, filepath.Join(dir, suite+"-"+user), archive(t, dir, suite), root, suite, user, script)
+				if !slices.Equal(passed, names) {
+					t.Errorf("of the steps %v only %v passed", names, passed)
+				}
 			})
+			done++
+			left := time.Since(begun) / time.Duration(done) * time.Duration(all-done)
+			t.Logf("%d of %d done, about %v left", done, all, left.Round(time.Minute))
 		}
 	}
 }
 
-// run runs the script in a new system, with the log of each step in LOGS-STEP.log.
-func run(t *testing.T, table *os.File, logs, archive, root, suite, user, script string) {
+// run runs the script in a new system, with the log of each step in LOGS-STEP.log, and
+// returns the steps that passed.
+func run(t *testing.T, table *os.File, logs, archive, root, suite, user, script string) (passed []string) {
 	t.Helper()
 	cmd := exec.Command("./enter.sh", archive, root, user, script)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it cleans up when its input ends
@@ -133,6 +144,8 @@ func run(t *testing.T, table *os.File, logs, archive, root, suite, user, script 
 			if words[3] != "0" {
 				result = "**failed**"
 				t.Errorf("%s: exit status %s; log: %s", words[2], words[3], log.Name())
+			} else {
+				passed = append(passed, words[2])
 			}
 			fmt.Fprintf(table, "| %s | %s | %s | %v | %s |\n", suite, user, words[2], took, result)
 			t.Logf("%s %s after %v", words[2], result, took)
@@ -145,6 +158,7 @@ func run(t *testing.T, table *os.File, logs, archive, root, suite, user, script 
 		}
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Logf("the last step's status: %v", err)
+		t.Errorf("the system's script: %v", err)
 	}
+	return passed
 }
