@@ -28,7 +28,7 @@ import (
 // documents are what the live page shows beside the daemon's state.
 type documents struct {
 	dir       string // of the services
-	explain   func(subject string) (api.Explanation, error)
+	express   api.Reader
 	netns     string   // of the daemon, as given by --netns; "" for this process's own
 	counters  []string // of the setting exact_counters
 	noProfile string   // why the page cannot trace packets, "" if it can
@@ -42,7 +42,8 @@ type documents struct {
 func (d *documents) all() map[string]web.Document {
 	startup, pipe := startupcontrol.Dial(state.Startup.Socket(d.dir)), pipecontrol.Dial(state.Pipe.Socket(d.dir))
 	return map[string]web.Document{
-		"explain": func(_ context.Context, q url.Values) (any, error) { return d.explain(q.Get("subject")) },
+		"explain": func(_ context.Context, q url.Values) (any, error) { return d.express.Explain(q.Get("subject")) },
+		"history": func(_ context.Context, q url.Values) (any, error) { return api.HistoryFor(d.express, q) },
 		"startup": func(context.Context, url.Values) (any, error) { return startupOf(startup) },
 		"stages": func(_ context.Context, q url.Values) (any, error) {
 			from, err := strconv.ParseUint(q.Get("from"), 10, 64)

@@ -67,7 +67,7 @@ func fakeRun(ctx context.Context, u unit, o service.Options) error {
 	defer stop()
 	b := &fakeBackend{stop: stop}
 	if o.Page != nil {
-		page, err := o.Page(live.NewFeed(ctx, b, time.Second), b.Explain)
+		page, err := o.Page(live.NewFeed(ctx, b, time.Second), b)
 		if err != nil {
 			return err
 		}

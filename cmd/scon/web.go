@@ -58,7 +58,7 @@ browser, 'ssh -L 9478:127.0.0.1:9478 HOST' brings the page to yours. The page on
 // serveWeb serves the page over the daemon's socket until a signal.
 func (t *tool) serveWeb(address string) error {
 	dir := filepath.Dir(t.socketOf(state.Express))
-	documents := documents{dir: dir, explain: t.client().Explain}
+	documents := documents{dir: dir, express: t.client()}
 	if daemon, err := state.Read(dir); err == nil { // only root may read it
 		documents.netns, documents.counters = daemon.Netns, daemon.Config.ExactCounters
 	}
@@ -77,12 +77,12 @@ func (t *tool) serveWeb(address string) error {
 }
 
 // daemonPage returns what listens for the page of a daemon, nil if the settings have none.
-func daemonPage(o service.Options) func(http.Handler, func(string) (api.Explanation, error)) (service.Page, error) {
+func daemonPage(o service.Options) func(http.Handler, api.Reader) (service.Page, error) {
 	if o.Config.Web == "" {
 		return nil
 	}
-	return func(feed http.Handler, explain func(string) (api.Explanation, error)) (service.Page, error) {
-		documents := documents{dir: o.StateDir, explain: explain, counters: o.Config.ExactCounters, noProfile: "the daemon does not trace packets"}
+	return func(feed http.Handler, express api.Reader) (service.Page, error) {
+		documents := documents{dir: o.StateDir, express: express, counters: o.Config.ExactCounters, noProfile: "the daemon does not trace packets"}
 		s, err := web.Listen(o.Config.Web, web.Options{Feed: feed, Documents: documents.all(), Group: o.Config.SocketGroup})
 		if err != nil {
 			return nil, err

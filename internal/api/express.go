@@ -10,24 +10,28 @@ import (
 
 // The interface of express: `scon daemon` and its clients.
 
+// Reader is what the live page asks express for beside the feed.
+type Reader interface {
+	// Explain explains a subject that ParseSubject accepts.
+	Explain(subject string) (Explanation, error)
+
+	// History returns the points that end after a time, of a container or of the machine.
+	History(container string, since time.Time) (History, error)
+}
+
 // Backend is the service express. A container is given by name or ID; "" means all. An
 // unknown container is refused with *UnknownContainerError.
 type Backend interface {
 	Control
+	Reader
 	Status() (Status, error)
 	Flows(container string) ([]Flow, error)
-
-	// Explain explains a subject that ParseSubject accepts.
-	Explain(subject string) (Explanation, error)
 
 	// Flush removes Conentries and returns their number.
 	Flush(container string) (int, error)
 
 	Pause(container string) error
 	Resume(container string) error
-
-	// History returns the points that end after a time, of a container or of the machine.
-	History(container string, since time.Time) (History, error)
 
 	// Web returns where the daemon serves the live page.
 	Web() (Web, error)

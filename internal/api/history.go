@@ -64,9 +64,7 @@ func (h *History) Sum() (seconds float64, sum Traffic) {
 }
 
 // HistoryFor answers a request's parameters: container, and since in the form of RFC 3339.
-func HistoryFor(b interface {
-	History(container string, since time.Time) (History, error)
-}, q url.Values) (h History, err error) {
+func HistoryFor(b Reader, q url.Values) (h History, err error) {
 	var since time.Time
 	if text := q.Get("since"); text != "" {
 		if since, err = time.Parse(time.RFC3339Nano, text); err != nil {

@@ -339,7 +339,7 @@ func (d *Daemon) serve(ctx context.Context) (<-chan struct{}, error) {
 	b := backend{d: d, ctx: ctx}
 	feed := live.NewFeed(ctx, source{b}, pageInterval)
 	if d.opts.Page != nil {
-		page, err := d.opts.Page(feed, b.Explain)
+		page, err := d.opts.Page(feed, b)
 		if err != nil {
 			return nil, err
 		}

@@ -14,8 +14,9 @@ import (
 
 // Bounds of what a page may take.
 const (
-	mostRows = 200              // of a table in one event
-	patience = 10 * time.Second // for it to read
+	mostRows     = 200              // of a table in one event
+	mostExported = 100_000          // of a table in an export
+	patience     = 10 * time.Second // for it to read
 )
 
 // Feed answers with looks at the daemon, as Server-Sent Events. All pages share the looks.
@@ -23,6 +24,7 @@ const (
 //	filter=F                           words of a Filter
 //	containers_order=O, ..._reverse=1  rows of the containers, ..._from=N on
 //	connections_order=O ...            and of the connections
+//	export=1                           one event with the rates of an interval and all rows
 type Feed struct{ hub *hub }
 
 // NewFeed returns a feed that looks at the daemon in intervals while pages listen, until ctx
@@ -62,9 +64,9 @@ func windowOf[T any](q url.Values, prefix string, orders []Order[T]) (w window[T
 }
 
 // cut returns the window's rows of sorted ones, and what there is.
-func (w window[T]) cut(rows []T, total int) ([]T, table) {
+func (w window[T]) cut(rows []T, total, most int) ([]T, table) {
 	from := min(w.from, max(0, len(rows)-1))
-	return rows[from:min(from+mostRows, len(rows))], table{Total: total, Matching: len(rows), From: from}
+	return rows[from:min(from+most, len(rows))], table{Total: total, Matching: len(rows), From: from}
 }
 
 // table says which rows an event has of how many.
@@ -79,9 +81,11 @@ type request struct {
 	filter      Filter
 	containers  window[Container]
 	connections window[Connection]
+	export      bool
 }
 
 func requestOf(q url.Values) (r request, err error) {
+	r.export = q.Get("export") == "1"
 	if r.filter, err = ParseFilter(q.Get("filter")); err != nil {
 		return r, err
 	}
@@ -96,8 +100,9 @@ func requestOf(q url.Values) (r request, err error) {
 type event struct {
 	View
 	Error string `json:"error,omitempty"` // why the daemon did not answer; the rest is empty then
-	// Reasons are the regular packets per second by reason, of all containers and uplinks.
+	// Reasons are the regular packets per second by reason, of all containers.
 	Reasons map[string]float64 `json:"reasons_per_s"`
+	Talk    Talk               `json:"talk"` // of the connections that the filter selects
 	// Containers and Connections are rows of the windows.
 	ContainerTable  table `json:"container_table"`
 	ConnectionTable table `json:"connection_table"`
@@ -129,11 +134,14 @@ func (f *Feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		case l := <-looks:
+			if want.export && l.err == nil && l.view.Seconds == 0 {
+				continue
+			}
 			text, err := json.Marshal(l.event(want))
 			if err != nil || control.SetWriteDeadline(time.Now().Add(patience)) != nil {
 				return
 			}
-			if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil || control.Flush() != nil {
+			if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil || control.Flush() != nil || want.export {
 				return
 			}
 		}
@@ -142,28 +150,29 @@ func (f *Feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (l look) event(r request) event {
 	if l.err != nil {
-		return event{Error: l.err.Error(), View: Between(Snapshot{}, Snapshot{})}
+		return event{Error: l.err.Error(), View: Between(Snapshot{}, Snapshot{}), Talk: TalkOf(nil)}
 	}
 	e := event{View: l.view, Reasons: reasons(&l.view)}
+	most := mostRows
+	if r.export {
+		r.containers.from, r.connections.from, most = 0, 0, mostExported
+	}
 	containers, connections := len(e.Containers), len(e.Connections)
 	r.filter.Apply(&e.View)
+	e.Talk = TalkOf(e.Connections)
 	SortContainers(e.Containers, r.containers.order, r.containers.reverse)
 	SortConnections(e.Connections, r.connections.order, r.connections.reverse)
-	e.Containers, e.ContainerTable = r.containers.cut(e.Containers, containers)
-	e.Connections, e.ConnectionTable = r.connections.cut(e.Connections, connections)
+	e.Containers, e.ContainerTable = r.containers.cut(e.Containers, containers, most)
+	e.Connections, e.ConnectionTable = r.connections.cut(e.Connections, connections, most)
 	return e
 }
 
 func reasons(v *View) map[string]float64 {
 	sum := make(map[string]float64)
-	add := func(reasons map[string]float64) {
-		for reason, n := range reasons {
+	for i := range v.Containers {
+		for reason, n := range v.Containers[i].Reasons {
 			sum[reason] += n
 		}
-	}
-	add(v.Uplinks)
-	for i := range v.Containers {
-		add(v.Containers[i].Reasons)
 	}
 	return sum
 }

@@ -8,7 +8,7 @@ import (
 // Filter selects containers and connections. All its words have to match.
 //
 //	web              anywhere in a row
-//	container:web    in the container's name, ID or device
+//	container:web    in the container's name, ID, device, image or service
 //	peer:10.0.0.1    in the other end: an address with a port, or a container
 //	reason:no_entry  in a reason for regular packets, or in what bounds a lease
 //	way:bridged      in the way that packets skip, or their state
@@ -84,7 +84,7 @@ func (row fields) has(w word) bool {
 
 // Container reports whether the filter selects a container.
 func (f Filter) Container(c *Container) bool {
-	return f.match(fields{"container": {c.Name, c.ID, c.Dev, c.Bridge}, "reason": MostFrequent(c.Reasons)})
+	return f.match(fields{"container": {c.Name, c.ID, c.Dev, c.Bridge, c.Image, c.Project, c.Service}, "reason": MostFrequent(c.Reasons)})
 }
 
 // Connection reports whether the filter selects a connection.

@@ -27,9 +27,9 @@ type Options struct {
 	Version  string
 	// Ready is called once, when the socket answers. It may be nil.
 	Ready func()
-	// Page listens for the live page of express, which consists of the feed and of
-	// explanations; nil without one.
-	Page func(feed http.Handler, explain func(subject string) (api.Explanation, error)) (Page, error)
+	// Page listens for the live page of express, which consists of the feed and of what
+	// the page asks for; nil without one.
+	Page func(feed http.Handler, asked api.Reader) (Page, error)
 }
 
 // Page is the live page at an address of its own.

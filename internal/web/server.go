@@ -35,7 +35,7 @@ type Document func(ctx context.Context, q url.Values) (any, error)
 type Options struct {
 	// Feed is the daemon's, see live.Feed, or a Relay of it.
 	Feed http.Handler
-	// Documents by their paths: "explain", "startup", "stages", "pipe", "doctor", "profile".
+	// Documents by their paths: "explain", "history", "startup", "stages", "pipe", "doctor", "profile".
 	Documents map[string]Document
 	// Group may connect to a unix socket, beside root.
 	Group string
