@@ -31,18 +31,29 @@ import (
 type daemon struct {
 	connections         int
 	asked               atomic.Int64
+	names               []string // of the connections' containers, in turn; without them web
 	down, empty, paused atomic.Bool
+	few                 atomic.Bool // few packets go express
+	once                sync.Once
+	start               time.Time
+	hang                sync.RWMutex // held while it does not answer
 }
 
 func (d *daemon) entries() int { return cmp.Or(d.connections, 1000) }
 
 func (d *daemon) Status() (api.Status, error) {
 	n := uint64(d.asked.Add(1))
+	d.hang.RLock()
+	d.hang.RUnlock()
 	if d.down.Load() {
 		return api.Status{}, errors.New("no daemon answers")
 	}
 	if d.empty.Load() {
 		return api.Status{State: api.StateActive, PID: 7}, nil
+	}
+	express := 1000 * n
+	if d.few.Load() {
+		express = 10 * n
 	}
 	state := api.StateActive
 	if d.paused.Load() {
@@ -52,9 +63,10 @@ func (d *daemon) Status() (api.Status, error) {
 		State: state, PID: 7, CPUSeconds: float64(n) / 1000, Rules: api.Rules{Generation: uint32(n / 8)},
 		Containers: []api.Container{
 			{Name: "<script>alert(1)</script>", ID: "4f2a", Dev: "veth1", Bridge: "docker0", RegularPackets: 5 * n, Reasons: map[string]uint64{"no_entry": 5 * n}},
-			{Name: "db", ID: "77aa", Dev: "veth2", Bridge: "docker0", Paused: true},
+			{Name: "db", ID: "77aa", Dev: "veth2", Bridge: "docker0", Paused: true, Origin: api.Origin{Image: "postgres:17", Project: "shop", Service: "db"}},
 		},
-		Totals: api.Totals{Entries: d.entries(), ExpressPackets: 1000 * n},
+		Reasons: map[string]uint64{"not_ip": 3 * n},
+		Totals:  api.Totals{Entries: d.entries(), ExpressPackets: express, RegularPackets: 5 * n},
 	}, nil
 }
 
@@ -66,7 +78,13 @@ func (d *daemon) Flows(string) ([]api.Flow, error) {
 	for i := range flows {
 		flows[i] = api.Flow{
 			Container: "web", Proto: "udp", Path: "wire", State: "express", AgeMS: int64(i), Direction: []string{"out", "in"}[i%2],
-			Orig: api.Tuple{Src: "172.17.0.2", Sport: uint16(1000 + i), Dst: "10.0.0.1", Dport: 53},
+			LeaseBound: "what the kernel does not announce, and conntrack's time for the connection",
+			Orig:       api.Tuple{Src: "172.17.0.2", Sport: uint16(1000 + i), Dst: "10.0.0.1", Dport: 53},
+		}
+	}
+	for i := range flows {
+		if len(d.names) > 0 {
+			flows[i].Container = d.names[i%len(d.names)]
 		}
 	}
 	return flows, nil
@@ -82,6 +100,24 @@ func (d *daemon) Explain(subject string) (api.Explanation, error) {
 	}}, nil
 }
 
+// History is an hour of points of 10 s that ends now, the last half of it for a container.
+func (d *daemon) History(container string, since time.Time) (api.History, error) {
+	h := api.History{Container: container, Points: []api.Point{}, Containers: []api.HistoryContainer{}}
+	for i := range 360 {
+		p := api.Point{At: d.began().Add(time.Duration(i-360) * 10 * time.Second), Seconds: 10, Traffic: api.Traffic{ExpressPackets: uint64(1000 * i), ExpressBytes: uint64(1000000 * i), RegularPackets: 50}}
+		if p.At.After(since) && (container == "" || i >= 180) {
+			h.Points = append(h.Points, p)
+		}
+	}
+	return h, nil
+}
+
+// began is when the daemon was first asked for its history.
+func (d *daemon) began() time.Time {
+	d.once.Do(func() { d.start = time.Now() })
+	return d.start
+}
+
 // documents are what a server has beside the feed.
 func documents(d *daemon) map[string]web.Document {
 	return map[string]web.Document{
@@ -91,6 +127,7 @@ func documents(d *daemon) map[string]web.Document {
 			}
 			return d.Explain(q.Get("subject"))
 		},
+		"history": func(_ context.Context, q url.Values) (any, error) { return api.HistoryFor(d, q) },
 		"pipe": func(context.Context, url.Values) (any, error) {
 			return map[string]any{"made": 3, "connections": []any{}, "engines": []string{"bpf"}, "processes": 2, "sent_bytes": 7, "memory_bytes": 1, "memory_limit": 2}, nil
 		},

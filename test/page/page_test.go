@@ -21,9 +21,11 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/lab/scontest"
 	"github.com/scon-project/scon/internal/live"
+	"github.com/scon-project/scon/internal/units"
 	"github.com/scon-project/scon/internal/web"
 )
 
@@ -35,6 +37,7 @@ func serve(t *testing.T, d *scontest.Process) (base, token string) {
 	s, err := web.Listen("127.0.0.1:0", web.Options{
 		Feed: web.Relay(d.Live), Documents: map[string]web.Document{
 			"explain": func(_ context.Context, q url.Values) (any, error) { return d.Explain(q.Get("subject")) },
+			"history": func(_ context.Context, q url.Values) (any, error) { return api.HistoryFor(d, q) },
 		},
 	})
 	if err != nil {
@@ -133,27 +136,6 @@ func dump(t *testing.T, b *scontest.Bed, node string, port uint16) (count func(w
 	}
 }
 
-// shown is a number as the page shows it.
-func shown(n float64) string {
-	if n == 0 {
-		return "0"
-	}
-	units := []string{"", "k", "M", "G"}
-	i := 0
-	for ; n >= 999.5; n /= 1000 {
-		i++
-	}
-	digits := 3
-	switch {
-	case i == 0 && n < 9.95:
-		return strings.TrimSuffix(fmt.Sprintf("%.1f", n), ".0")
-	case n < 99.95:
-		digits = 2
-	}
-	places := max(0, digits-int(math.Floor(math.Log10(n)))-1)
-	return strings.TrimSuffix(fmt.Sprintf("%.*f", places, n), ".0") + units[i]
-}
-
 func TestPageShowsTraffic(t *testing.T) {
 	t.Parallel()
 	browser := chromium(t)
@@ -202,8 +184,8 @@ func TestPageShowsTraffic(t *testing.T) {
 				}
 			}
 		}
-		json["express "+shown(v.Express.Packets)+"/s"] = true
-		json["regular "+shown(v.Regular)+"/s"] = true
+		json["express "+units.Count(v.Express.Packets)+"/s"] = true
+		json["regular "+units.Count(v.Regular)+"/s"] = true
 	}
 	if math.Abs(told-float64(sent)) > 0.5 {
 		t.Errorf("the document tells of %.2f packets, tcpdump of %d", told, sent)

@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { document, perSecond, usePolled } from "./server.js";
 import { Findings, Level } from "./findings.js";
 import { Table } from "./table.js";
-import { clock, millis, mostFrequent, number } from "./text.js";
+import { bytes, clock, millis, mostFrequent, number, percent } from "./text.js";
 
 const mostRows = 200; // of a table that is not sorted by the server
 
@@ -15,16 +15,25 @@ export function Section({ title, open, children }) {
 
 const Figures = ({ all }) => html`<div class="figures">${all.map(([name, value, more]) => html`<div>${name}<b>${value}</b>${more}</div>`)}</div>`;
 
+const matters = 0.01; // share of all packets from which on something is recommended
+
 /* Reasons says why packets went regular in the last second, and in which containers most. */
 export function Reasons({ look, words, select, filter }) {
-  const all = mostFrequent(look.reasons_per_s);
+  const all = mostFrequent(look.reasons_per_s), packets = look.express.packets_per_s + look.regular_packets_per_s;
   if (!all.length) return html`<p class="soft">No packet of a container went regular in the last second.</p>`;
   const most = (reason) => look.containers.filter((c) => c.reasons_per_s[reason]).sort((a, b) => b.reasons_per_s[reason] - a.reasons_per_s[reason]).slice(0, 5);
   return html`<div class="reasons">${all.map(([reason, n]) => html`<div><b>${number(n)}/s</b><div>
     <p><strong>${words[reason]?.text || reason}</strong> <button class="word" onClick=${() => filter("reason:" + reason)} title="Show the containers with this reason">${reason}</button></p>
-    ${words[reason]?.do && html`<p class="do">What to do: ${words[reason].do}</p>`}
+    ${words[reason]?.do && n >= matters * packets && html`<p class="do">What to do: ${words[reason].do}</p>`}
     ${most(reason).length > 0 && html`<p class="soft">${most(reason).map((c) => html`<button class="word" onClick=${() => select(c)} title="Explain">${c.name} ${number(c.reasons_per_s[reason])}/s</button> `)}</p>`}
-  </div></div>`)}</div>`;
+  </div></div>`)}</div>
+  <p class="soft">Together ${number(look.regular_packets_per_s)}/s, ${percent(look.regular_packets_per_s, look.express.packets_per_s)} of the packets.</p>`;
+}
+
+/* Uplinks says which packets went regular at the uplinks: those of the containers once more, and the host's own. */
+export function Uplinks({ look }) {
+  const all = mostFrequent(look.uplink_reasons_per_s);
+  return all.length > 0 && html`<p class="soft">At the uplinks, where these packets pass again and the host's own do, too: ${all.map(([reason, n]) => reason + " " + number(n) + "/s").join(", ")}.</p>`;
 }
 
 /* Rules lists the rules that keep connections regular, as the doctor finds them. */
@@ -82,14 +91,14 @@ export function Pipe({ shown }) {
   const rows = is.connections.map((c) => ({ ...c, out: rate(c, "client"), back: rate(c, "server") })).sort((a, b) => b.out + b.back - a.out - a.back).slice(0, mostRows);
   const party = (p) => p.command + "/" + p.pid;
   return html`<${Figures} all=${[
-      ["sent", number(perSecond(is, was, (p) => p.sent_bytes)) + "B/s", `${number(is.sent_bytes)}B since the start`],
+      ["sent", bytes(perSecond(is, was, (p) => p.sent_bytes)) + "/s", `${bytes(is.sent_bytes)} since the start`],
       ["connections", is.connections.length, `of ${is.processes} processes`],
-      ["memory", number(is.memory_bytes) + "B", `of ${number(is.memory_limit)}B for rings`],
+      ["memory", bytes(is.memory_bytes), `of ${bytes(is.memory_limit)} for rings`],
       ["engines", is.engines.length, is.engines.join(", ")]]}/>
     ${mostFrequent(is.refused || {}).map(([why, n]) => html`<p class="soft">${n} connections refused: ${why}</p>`)}
     ${rows.length ? html`<${Table} label="Connections of the pipe" keyOf=${(c) => c.id} rows=${rows} columns=${[
       ["Client", (c) => party(c.client), ""], ["Server", (c) => party(c.server), ""], ["Name", (c) => c.name, "wide"], ["Engine", (c) => c.engine, ""],
-      ["Out B/s", (c) => number(c.out), "n"], ["Back B/s", (c) => number(c.back), "n"], ["Age", (c) => millis(c.age_ms), "n wide"], ["State", (c) => (c.over ? "over" : "open"), "wide"]]}/>`
+      ["Out/s", (c) => bytes(c.out), "n"], ["Back/s", (c) => bytes(c.back), "n"], ["Age", (c) => millis(c.age_ms), "n wide"], ["State", (c) => (c.over ? "over" : "open"), "wide"]]}/>`
     : html`<p class="soft">No connections of the pipe.</p>`}`;
 }
 

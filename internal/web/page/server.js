@@ -39,6 +39,15 @@ async function follow(query, signal, each) {
   }
 }
 
+/* all is one event with all rows that a query selects. */
+export async function all(query) {
+  const event = JSON.parse((await (await request("events", { ...query, export: 1 })).text()).slice("data: ".length));
+  if (event.error) throw new Error(event.error);
+  return event;
+}
+
+const silence = 4000; // ms without an event
+
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 
 /* useLooks is the stream of looks at the daemon: the latest one, and what is wrong with the
@@ -54,7 +63,12 @@ export function useLooks(query, stopped) {
   useEffect(() => {
     if (stopped || hidden) return;
     const abort = new AbortController();
-    const take = (look) => set((s) => ({ look: look.error && s.look ? { ...s.look, error: look.error } : look, lost: "", locked: false }));
+    let timer = 0;
+    const take = (look) => {
+      clearTimeout(timer);
+      if (!look.error) timer = setTimeout(() => take({ error: "the daemon has said nothing for " + silence / 1000 + " s" }), silence);
+      set((s) => ({ look: look.error && s.look ? { ...s.look, error: look.error } : look, lost: "", locked: false }));
+    };
     (async () => {
       while (!abort.signal.aborted) {
         try {
@@ -69,9 +83,9 @@ export function useLooks(query, stopped) {
         await sleep(1000);
       }
     })();
-    return () => abort.abort();
+    return () => { clearTimeout(timer); abort.abort(); };
   }, [JSON.stringify(query), stopped, hidden]);
-  return state;
+  return { ...state, looking: !stopped && !hidden };
 }
 
 /* usePolled asks for a document every second while it is shown: [latest, the one before,

@@ -1,6 +1,6 @@
 /* Tables of which the page has only the rows around those in sight. */
 import { html, useRef, useState } from "./vendor/htm-preact.js";
-import { both, millis, mostFrequent, number, percent, subjectOf, tuple } from "./text.js";
+import { both, bytes, millis, mostFrequent, number, origin, percent, tuple } from "./text.js";
 
 const rowHeight = 28; // of style.css
 
@@ -12,7 +12,8 @@ export function useTable(prefix, order) {
   return [query, { want, sort, show: (from) => set((w) => ({ ...w, from })) }];
 }
 
-/* Table has columns [title, text of a row, class, order]. part says which rows of how many
+/* Table has columns [title, text of a row, class, order, markup of a row if it is more
+   than the text]. part says which rows of how many
    there are; without it, all. */
 export function Table({ label, columns, rows, keyOf, selected, select, state, part }) {
   const timer = useRef(0), box = useRef(null);
@@ -40,39 +41,51 @@ export function Table({ label, columns, rows, keyOf, selected, select, state, pa
       ${by && sort ? html`<button onClick=${() => order(by)}>${title}${sorted(by) ? (want.reverse ? " ▲" : " ▼") : ""}</button>` : title}</th>`)}</tr></thead>
     <tbody>${space(first)}${rows.map((row) => html`<tr key=${keyOf(row)} tabindex=${select && keyOf(row) === tab ? 0 : -1}
       aria-selected=${select ? selected === keyOf(row) : undefined} class=${select ? "choice" : ""}
-      onClick=${select && (() => select(row))} onKeyDown=${select && press(row)}>${columns.map(([, text, kind]) => html`<td class=${kind} title=${text(row)}>${text(row)}</td>`)}</tr>`)}${space(all - first - rows.length)}</tbody>
+      onClick=${select && (() => select(row))} onKeyDown=${select && press(row)}>${columns.map(([, text, kind, , markup]) => html`<td class=${kind} title=${text(row)}>${(markup || text)(row)}</td>`)}</tr>`)}${space(all - first - rows.length)}</tbody>
   </table></div>`;
 }
 
 export const portOf = (c) => c.id + " " + c.dev;
 
+/* Name is a container's name, with what it was made from beside it. */
+const Name = (c) => html`<bdi>${c.name}</bdi>${c.paused && " (paused)"}${origin(c) && html` <bdi class="soft origin">${origin(c)}</bdi>`}`;
+
 export const containerColumns = [
-  ["Container", (c) => c.name + (c.paused ? " (paused)" : ""), "", "name"],
+  ["Container", (c) => c.name + (c.paused ? " (paused)" : "") + (origin(c) ? ", " + origin(c) : ""), "name", "name", Name],
   ["Bridge", (c) => c.bridge || "routed", "wide", "bridge"],
   ["Port", (c) => c.dev, "wide", "port"],
-  ["Connections", (c) => String(c.entries), "n wide", "entries"],
+  ["Connections", (c) => number(c.entries), "n wide", "entries"],
   ["Express/s", (c) => number(c.express.packets_per_s), "n express", "express"],
-  ["Bytes/s", (c) => number(c.express.bytes_per_s), "n", "bytes"],
+  ["Bytes/s", (c) => bytes(c.express.bytes_per_s), "n wide", "bytes"],
   ["Regular/s", (c) => number(c.regular_packets_per_s), "n regular", "regular"],
   ["Express", (c) => percent(c.express.packets_per_s, c.regular_packets_per_s), "n", "share"],
-  ["Why regular", (c) => mostFrequent(c.reasons_per_s).map(([r, n]) => r + " " + number(n)).join(", ") || "-", "wide", "reason"],
+  ["Why regular", (c) => mostFrequent(c.reasons_per_s).map(([r, n]) => r + " " + number(n)).join(", ") || "nothing is", "wide", "reason"],
 ];
+
+/* peerOf is the container at the other end. */
+const peerOf = (c) => c.peer || "outside";
+const regularOf = (c) => (c.regular ? number(both(c.regular, "packets_per_s")) : "unknown");
 
 export const connectionColumns = [
   ["Container", (c) => c.container, "wide", "name"],
   ["Direction", (c) => c.direction, "wide", "direction"],
   ["Protocol", (c) => c.proto, "wide", "proto"],
   ["Connection", (c) => tuple(c.orig), "long", "connection"],
-  ["Peer", (c) => c.peer || "-", "wide", "peer"],
+  ["Peer", peerOf, "wide", "peer"],
   ["Way", (c) => c.way, "wide", "way"],
   ["State", (c) => c.state, "wide", "state"],
   ["Out/s", (c) => number(c.express[0].packets_per_s), "n express", "out"],
   ["Back/s", (c) => number(c.express[1].packets_per_s), "n express", "back"],
-  ["Bytes/s", (c) => number(both(c.express, "bytes_per_s")), "n", "bytes"],
-  ["Regular/s", (c) => (c.regular ? number(both(c.regular, "packets_per_s")) : "-"), "n regular wide", "regular"],
+  ["Bytes/s", (c) => bytes(both(c.express, "bytes_per_s")), "n", "bytes"],
+  ["Regular/s", regularOf, "n regular wide", "regular"],
   ["Age", (c) => millis(c.age_ms), "n wide", "age"],
   ["Idle", (c) => millis(c.idle_ms), "n wide", "idle"],
-  ["Lease bounded by", (c) => c.lease_bound || "-", "wide", "lease"],
+  ["Lease bounded by", (c) => c.lease_bound || "no lease", "wide", "lease"],
 ];
 
-export { subjectOf };
+/* Legend says what words in the table of connections mean that stand for something missing. */
+export function Legend({ rows }) {
+  const outside = rows.some((c) => !c.peer), unknown = rows.some((c) => !c.regular);
+  return html`<p class="soft legend">${outside && html`Peer <b>outside</b>: the other end is no container of this daemon. `}
+    ${unknown && html`Regular/s <b>unknown</b>: conntrack does not count this connection's packets (<code>net.netfilter.nf_conntrack_acct</code>), or the page has seen it for less than a second.`}</p>`;
+}
