@@ -128,16 +128,15 @@ always_inline int unknown_from_container(struct __sk_buff *skb, __u64 h, __u8 en
 {
 	struct packet pkt;
 	enum reason reason;
+	int due;
 
 	unstamp(skb);
-	reason = count_candidate(h, ending);
-	if (reason)
-		return go_regular(skb, reason);
-	if (!parse(skb, &pkt, v6, ETH_HLEN)) {
+	reason = count_candidate(h, ending, &due);
+	if (due && !parse(skb, &pkt, v6, ETH_HLEN)) {
 		pkt.key.side |= skb->ifindex << SIDE_SHIFT;
 		announce(&pkt);
 	}
-	return go_regular(skb, NO_ENTRY);
+	return go_regular(skb, reason);
 }
 
 /* The first bucket has no slot with the tag of h. */

@@ -68,9 +68,16 @@ always_inline int learn_at_port(struct __sk_buff *skb, int v6)
 	__u8 flags;
 	__u64 h;
 
-	/* TCP candidates are counted in from_container, by their acknowledgements. */
-	if (!any_tracked() && (v6 ? ip_protocol6(skb) : ip_protocol(skb)) == IPPROTO_TCP)
-		return go_regular(skb, NO_ENTRY);
+	/*
+	 * TCP candidates are counted in from_container, by their acknowledgements, unless
+	 * the reason depends on the connection.
+	 */
+	if (!any_tracked() &&
+	    (v6 ? ip_protocol6(skb) : ip_protocol(skb)) == IPPROTO_TCP) {
+		device = device_of(skb);
+		if (!device || !(device->flags & DEV_JUDGED))
+			return count_regular(device, NO_ENTRY);
+	}
 
 	end_list();
 	reason = parse(skb, &pkt, v6, ETH_HLEN);

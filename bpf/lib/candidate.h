@@ -10,10 +10,11 @@
 #include "clock.h"
 #include "regular.h"
 
-/* A place in `candidates`: signature, time of the first packet, count. */
+/* A place in `candidates`: signature, JUDGED, time of the first packet, count. */
 #define COUNT_MASK 0xffff
 #define FIRST_SHIFT 16
-#define SIGNATURE (~0ULL << 32)
+#define JUDGED (1ULL << 32)
+#define SIGNATURE (~0ULL << 33)
 
 /* Packets of a connection that may be slow. The daemon hears of few that it refuses. */
 #define SLOW_LEAST 3
@@ -58,24 +59,26 @@ always_inline void announce(const struct packet *pkt)
 
 /*
  * Counts a packet; h is the hash of the container's direction. Returns the reason
- * for its verdict, or EXPRESS if the connection is to be announced.
+ * for its verdict. Sets whether the connection is to be announced.
  */
-always_inline enum reason count_candidate(__u64 h, __u8 ending)
+always_inline enum reason count_candidate(__u64 h, __u8 ending, int *due)
 {
-	__u64 signature = h & SIGNATURE, *place;
+	__u64 signature = h & SIGNATURE, judged = 0, *place;
 	__u32 index = h & candidate_mask, count = 0;
 	__u16 first;
 
+	*due = 0;
 	if (ending & TCP_FIN_RST)
 		return TCP_SYN_FIN_RST;
 	place = bpf_map_lookup_elem(&candidates, &index);
 	if (!place)
 		return NO_ENTRY;
 	first = *place >> FIRST_SHIFT;
-	if ((*place & SIGNATURE) == signature)
+	if ((*place & SIGNATURE) == signature) {
 		count = *place & COUNT_MASK;
-	else if (*place && /* else two alternating connections evict each other */
-		 bpf_get_prandom_u32() & 3)
+		judged = *place & JUDGED;
+	} else if (*place && /* else two alternating connections evict each other */
+		   bpf_get_prandom_u32() & 3)
 		return ending ? TCP_SYN_FIN_RST : NO_ENTRY;
 	if (ending) {
 		*place = signature; /* from 0: a new connection with the same ports */
@@ -85,17 +88,20 @@ always_inline enum reason count_candidate(__u64 h, __u8 ending)
 		count = 0;
 	if (!count)
 		first = age_time();
-	*place = signature | (__u32)first << FIRST_SHIFT | ++count;
-	return is_due(count) || is_slow(count, first) ? EXPRESS : NO_ENTRY;
+	*place = signature | judged | (__u32)first << FIRST_SHIFT | ++count;
+	*due = is_due(count) || is_slow(count, first);
+	return judged ? PER_PACKET_RULE : NO_ENTRY;
 }
 
 /* Verdict on a packet without an entry; h is the hash of its key. */
 always_inline int unknown_connection(struct __sk_buff *skb, const struct packet *pkt,
 				     __u64 h)
 {
-	enum reason reason = count_candidate(h, pkt->ending);
+	enum reason reason;
+	int due;
 
-	if (reason == EXPRESS)
+	reason = count_candidate(h, pkt->ending, &due);
+	if (due)
 		announce(pkt);
-	return go_regular(skb, reason ?: NO_ENTRY);
+	return go_regular(skb, reason);
 }

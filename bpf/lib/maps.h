@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 23
+#define LAYOUT_VERSION 24
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -94,6 +94,13 @@ enum slot_state {
 #define PATH_BRIDGED (1 << 3)
 /* A packet that the others follow is on the regular path: order.h. */
 #define PATH_PENDING (1 << 4)
+/*
+ * Flags of devices alone, which do not fit into those of a half. Why packets at a
+ * container's port have no Conentry: the container is paused; or rules that judge single
+ * packets keep some of its connections regular, which `candidates` says of each.
+ */
+#define DEV_PAUSED (1 << 8)
+#define DEV_JUDGED (1 << 9)
 
 /*
  * Outer headers of a half's packets that leave or arrive by a VXLAN device that
@@ -249,9 +256,10 @@ struct {
 
 /*
  * Number of regular packets per connection without an entry: signature of the
- * key in the upper 32 bits, time of its first packet in the next 16, in units of
- * 2^age_shift jiffies, count in the lower 16. The programs write and read;
- * the daemon reads and clears the place of a connection that it composes. On a collision
+ * key in the upper 31 bits, then one that the daemon sets if a rule that judges single
+ * packets keeps the connection regular, time of its first packet in the next 16, in
+ * units of 2^age_shift jiffies, count in the lower 16. The programs write and read;
+ * the daemon reads, and clears the place of a connection that it composes. On a collision
  * one packet in four evicts the other connection. There are as many places as
  * connections may have Conentries, 65,536 at least.
  */

@@ -24,8 +24,10 @@ enum reason {
 	IDENTITY, /* device, MAC addresses, mark or DSCP differ from the decision's */
 	TOO_LONG, /* longer than any packet that the kernel let pass in this lease */
 	INERT, /* no heartbeat from the daemon */
-	PAUSED,
+	PAUSED, /* all packets, or those of this container */
 	IPSEC, /* decrypted: a cleartext packet must not use its decision */
 	UNTIED, /* at an egress hook: not the packet that was seen at the ingress hook */
+	PER_PACKET_RULE, /* no Conentry, because a rule that judges single packets may
+			    touch the connection */
 	REASONS,
 };

@@ -22,17 +22,33 @@ always_inline struct device *device_of(struct __sk_buff *skb)
 	return device_at(skb->ifindex);
 }
 
-always_inline int go_regular(struct __sk_buff *skb, enum reason reason)
+#define OF(reason) (1U << (reason))
+
+/* Whether a packet may be regular for this reason because express is paused. */
+always_inline int may_be_paused(enum reason reason)
 {
-	struct device *device = device_of(skb);
+	return OF(reason) & (OF(NO_ENTRY) | OF(PER_PACKET_RULE) | OF(COMPOSING) |
+			     OF(NEW_GENERATION) | OF(LEASE_ENDED));
+}
+
+/* Counts a regular packet of a device, which may be 0. */
+always_inline int count_regular(const struct device *device, enum reason reason)
+{
 	struct counters *counters;
 	__u32 index;
 
 	if (!device)
 		return TC_ACT_UNSPEC;
+	if (may_be_paused(reason) && (shared.paused || device->flags & DEV_PAUSED))
+		reason = PAUSED;
 	index = device->counters;
 	counters = bpf_map_lookup_elem(&regular, &index);
 	if (counters && reason < REASONS)
 		counters->reasons[reason]++;
 	return TC_ACT_UNSPEC;
+}
+
+always_inline int go_regular(struct __sk_buff *skb, enum reason reason)
+{
+	return count_regular(device_of(skb), reason);
 }

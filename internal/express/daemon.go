@@ -213,6 +213,11 @@ func (d *Daemon) assemble() (err error) {
 		Lease:     c.Lease,
 		LeaseMax:  c.LeaseMax,
 		Discards:  d.dp.Discards() == nil,
+		Keep: func(port int, k datapath.Kept) {
+			if err := d.dp.SetKept(port, k); err != nil {
+				d.log.Error("counting regular packets by their reason", "error", err)
+			}
+		},
 	})
 	d.tcp = composer.NewTCP(d.table, d.ct, d.log)
 	return nil

@@ -120,6 +120,76 @@ func wantExplained(c *scontest.Connection, rule string) {
 	}
 }
 
+// Regular packets of a connection that a rule keeps so are counted by that reason, in both
+// directions.
+func TestPerPacketRuleIsTheReason(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	for _, proto := range []string{"tcp", "udp"} {
+		t.Run(proto, func(t *testing.T) {
+			b := b.In(t)
+			c := b.Outgoing(proto, 1)
+			rule := fmt.Sprintf("-p %s --dport %d -m limit --limit 10000/sec", proto, scontest.PortOf(c.Server.LocalAddr()))
+			b.Sh(lab.Device, "iptables-nft -I DOCKER-USER "+rule+" -j ACCEPT")
+			scontest.Eventually(t, "it is judged", func() error {
+				c.MustPing(16)
+				return explained(b, "was kept regular by ip filter DOCKER-USER handle")
+			})
+			before, _ := b.Container(1)
+			const pings = 100
+			c.MustPing(pings)
+			after, _ := b.Container(1)
+			judged := after.Reasons["per_packet_rule"] - before.Reasons["per_packet_rule"]
+			if all := after.RegularPackets - before.RegularPackets; judged < 2*pings || all-judged > all/10 {
+				t.Errorf("%d of %d packets: %v, before %v", judged, all, after.Reasons, before.Reasons)
+			}
+			b.Sh(lab.Device, "iptables-nft -D DOCKER-USER 1")
+			c.GoExpress()
+		})
+	}
+}
+
+// explained returns an error unless a finding about container 1 has the text.
+func explained(b *scontest.Bed, text string) error {
+	b.T.Helper()
+	x, err := b.Daemon.Explain(lab.Port(1))
+	if err != nil {
+		b.T.Fatal(err)
+	}
+	for _, f := range x.Findings {
+		if strings.Contains(f.What, text) {
+			return nil
+		}
+	}
+	return fmt.Errorf("no finding has %q: %+v", text, x.Findings)
+}
+
+// Regular packets of a paused container are counted by that reason, also those of
+// connections that begin meanwhile; so are those of all containers if SCON is paused.
+func TestPauseIsTheReason(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	b.Outgoing("udp", 1).GoExpress()
+	for _, container := range []string{lab.Port(1), ""} {
+		if err := b.Daemon.Pause(container); err != nil {
+			t.Fatal(err)
+		}
+		for _, proto := range []string{"tcp", "udp"} {
+			before, _ := b.Container(1)
+			const pings = 50
+			b.Outgoing(proto, 1).MustPing(pings)
+			after, _ := b.Container(1)
+			if paused := after.Reasons["paused"] - before.Reasons["paused"]; paused < 2*pings || after.RegularPackets-before.RegularPackets > paused+10 {
+				t.Errorf("container %q, %s: %v, before %v", container, proto, after.Reasons, before.Reasons)
+			}
+		}
+		if err := b.Daemon.Resume(container); err != nil {
+			t.Fatal(err)
+		}
+		b.Outgoing("udp", 1).GoExpress()
+	}
+}
+
 // Rules that exist when the daemon starts count as well. A limit on new
 // connections does not keep express ones regular.
 func TestRulesAtStart(t *testing.T) {

@@ -16,7 +16,7 @@ var Reasons = map[string]Reason{
 	"ttl_expires":     {Text: "the packet's time to live ends here"},
 	"malformed":       {Text: "wrong lengths, checksums or flags of TCP"},
 	"tcp_syn_fin_rst": {Text: "beginnings and ends of connections"},
-	"no_entry":        {Text: "connections that SCON does not know, or not yet", Do: "explain the container: rules that judge single packets keep connections regular"},
+	"no_entry":        {Text: "connections that SCON does not know, or not yet"},
 	"composing":       {Text: "connections whose decision is not recorded yet"},
 	"closed":          {Text: "connections that have ended"},
 	"new_generation":  {Text: "the first packets after a change", Do: "see what changes so often"},
@@ -24,7 +24,8 @@ var Reasons = map[string]Reason{
 	"identity":        {Text: "another device, MAC address, mark or DSCP than the packet that was decided about"},
 	"too_long":        {Text: "longer than any packet so far in this lease"},
 	"inert":           {Text: "the daemon was silent", Do: "see the daemon's log and its load"},
-	"paused":          {Text: "SCON is paused", Do: "scon resume"},
+	"paused":          {Text: "SCON or the container is paused", Do: "scon resume"},
 	"ipsec":           {Text: "packets that IPsec has decrypted"},
 	"untied":          {Text: "packets that left the regular way changed, or were overtaken"},
+	"per_packet_rule": {Text: "connections that a rule that judges single packets may touch", Do: "explain the container: it names the rule"},
 }

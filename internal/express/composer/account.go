@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/rules"
 )
 
@@ -40,7 +41,14 @@ func (c *Composer) refuse(port int, why Refusal) {
 // its Conentries, or allows composing again.
 func (c *Composer) SetPaused(port int, paused bool) {
 	c.account(port).paused = paused
+	c.setKept(port)
 	c.Flush(port)
+}
+
+// setKept has packets without a Conentry at a port counted by what is known of them.
+func (c *Composer) setKept(port int) {
+	a := c.account(port)
+	c.keep(port, datapath.Kept{Paused: a.paused, Judged: a.rule != rules.Rule{} && c.rules.Judges()})
 }
 
 // IsPaused reports whether SetPaused has paused the container behind a port.

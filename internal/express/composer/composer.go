@@ -18,6 +18,7 @@ import (
 
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/express/rules"
 )
@@ -69,6 +70,9 @@ type Options struct {
 	Lease, LeaseMax time.Duration
 	// Discards reports whether the programs can see Netfilter drop packets.
 	Discards bool
+	// Keep says why packets at a container's port have no Conentry, so that they are
+	// counted accordingly.
+	Keep func(port int, k datapath.Kept)
 }
 
 // Composer makes Conentries of candidates.
@@ -80,6 +84,7 @@ type Composer struct {
 	lease    time.Duration
 	leaseMax time.Duration
 	discards bool
+	keep     func(port int, k datapath.Kept)
 	limits   Limits
 	reading  uint32 // number of the state by which leases are decided
 
@@ -112,6 +117,7 @@ func New(o Options) *Composer {
 		leaseMax: o.LeaseMax,
 		limits:   Limits{Unwatched: boundUntilRead},
 		discards: o.Discards,
+		keep:     o.Keep,
 		accounts: make(map[int]*account),
 		kept:     make(map[conntrack.Tuple]subject),
 		ends:     make(map[conntrack.Tuple]oneEnd),

@@ -35,12 +35,32 @@ func (c *Composer) keepByRule(s subject, conn conntrack.Conn) bool {
 	if !touched {
 		return false
 	}
-	c.account(s.port).rule = rule
+	c.judge(s.port, directionOf(conn, s.initiator), rule)
+	if s.peer != 0 {
+		c.judge(s.peer, directionOf(conn, !s.initiator), rule)
+	}
 	if len(c.kept) >= maxKept {
 		clear(c.kept)
 	}
 	c.kept[conn.Orig] = s
 	return true
+}
+
+// directionOf is the direction of the packets of the end that opened a connection, or of
+// the other one.
+func directionOf(conn conntrack.Conn, initiator bool) conntrack.Tuple {
+	if initiator {
+		return conn.Orig
+	}
+	return conn.Reply
+}
+
+// judge says that a rule keeps a connection of the container behind a port regular, where
+// packets of tuple enter.
+func (c *Composer) judge(port int, tuple conntrack.Tuple, rule rules.Rule) {
+	c.account(port).rule = rule
+	c.table.Judged(tuple, port)
+	c.setKept(port)
 }
 
 // KeptBy returns the rule that keeps a connection regular now, if one was found

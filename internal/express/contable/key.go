@@ -122,13 +122,31 @@ func (t *Table) digest(addrs [4]uint64) uint64 {
 }
 
 // count returns the word in which the programs count a candidate's packets: its
-// signature, the time of the first one, then the count.
+// signature, judged, the time of the first one, then the count.
 func (t *Table) count(hash uint64) *uint64 {
 	return &t.counts[hash%uint64(len(t.counts))]
 }
 
-// signature is the part of a hash that identifies a candidate.
-const signature = 1<<64 - 1<<32
+// signature is the part of a hash that identifies a candidate; judged is set if a rule
+// that judges single packets keeps it regular.
+const (
+	signature = 1<<64 - 1<<33
+	judged    = 1 << 32
+)
+
+// Judged says that a rule that judges single packets keeps a connection regular of which
+// packets of tuple enter at a port. The programs count its packets accordingly until it
+// gets a Conentry or begins anew. A program that counts one right now may miss it.
+func (t *Table) Judged(tuple conntrack.Tuple, port int) {
+	h := t.hash(t.KeyOf(tuple, port))
+	word := t.count(h)
+	was := atomic.LoadUint64(word)
+	is := h&signature | judged
+	if was&signature == h&signature {
+		is |= was
+	}
+	atomic.CompareAndSwapUint64(word, was, is)
+}
 
 // takeCount clears a candidate's count, so that it becomes one as soon as the first
 // time if it goes idle and returns. It returns the time since its first packet, 0

@@ -74,6 +74,83 @@ func TestSlowCandidate(t *testing.T) {
 	}
 }
 
+// Packets of a connection that a rule keeps regular are counted so, in both directions and
+// as often as they are announced, until it begins anew; those of others are not.
+func TestJudgedCandidate(t *testing.T) {
+	for _, f := range []flow{masqueraded(tcp), published(udp), masqueraded6(tcp), published6(udp)} {
+		b := newBed(t)
+		other := f.out.both(func(f *frame) { f.src = netip.AddrPortFrom(f.src.Addr(), f.src.Port()+1) })
+		b.goesRegular(f.out, "no_entry")
+		b.table.Judged(f.tuple, b.port)
+		if err := b.SetKept(b.port, datapath.Kept{Judged: true}); err != nil {
+			t.Fatal(err)
+		}
+		announced := 0
+		for range 2 * admit {
+			b.goesRegular(f.out, "per_packet_rule")
+			if got := b.leaves(f.in); got != "per_packet_rule" {
+				t.Errorf("to the container: reason %q", got)
+			}
+			b.goesRegular(other, "no_entry")
+			for _, e := range b.events() {
+				if tuple, _ := contable.TupleOf(e.Key, e.Addrs6); tuple == f.tuple {
+					announced++
+				}
+			}
+		}
+		if announced == 0 {
+			t.Error("it is never announced again")
+		}
+		if f.tuple.Proto == tcp {
+			b.goesRegular(f.out.both(func(f *frame) { f.flags = flagSYN }), "tcp_syn_fin_rst")
+			b.goesRegular(f.out, "no_entry")
+		}
+		b.table.Judged(f.tuple, b.port) // before its first packet, too
+		b.goesRegular(f.out, "per_packet_rule")
+	}
+}
+
+// Packets of a paused container are counted so, in both directions, whatever becomes of its
+// port's delivery; of the container alone, or of all.
+func TestPausedCandidate(t *testing.T) {
+	for _, f := range []flow{masqueraded(tcp), masqueraded6(udp)} {
+		b := newBed(t)
+		want := func(reason string) {
+			t.Helper()
+			b.goesRegular(f.out, reason)
+			if got := b.leaves(f.in); got != reason {
+				t.Errorf("to the container: reason %q, want %q", got, reason)
+			}
+		}
+		want("no_entry")
+		for _, step := range []struct {
+			kept   datapath.Kept
+			all    uint32
+			reason string
+		}{
+			{datapath.Kept{Paused: true}, 0, "paused"},
+			{datapath.Kept{Paused: true, Judged: true}, 0, "paused"},
+			{datapath.Kept{}, 0, "no_entry"},
+			{datapath.Kept{}, 1, "paused"},
+			{datapath.Kept{}, 0, "no_entry"},
+		} {
+			b.Settings().Paused = step.all
+			if err := b.SetKept(b.port, step.kept); err != nil {
+				t.Fatal(err)
+			}
+			want(step.reason)
+			for _, how := range []datapath.Delivery{{Queue: true}, {}} {
+				if err := b.Track(b.port, how); err != nil {
+					t.Fatal(err)
+				}
+				want(step.reason)
+			}
+		}
+		b.Settings().Paused = 1
+		b.goesRegular(f.in, "paused")
+	}
+}
+
 // ageCandidates makes all candidates older.
 func (b *bed) ageCandidates(age time.Duration) {
 	units := uint64(age/b.Tick()) >> datapath.AgeShift(b.Tick())

@@ -21,12 +21,13 @@ type Counters struct {
 	Reasons map[string]uint64 // only those that are not zero
 }
 
-// deviceMask is DEVICE_MASK of bpf/lib/maps.h; the others are its DEV_QUEUE
-// and DEV_TUNNEL.
+// deviceMask is DEVICE_MASK of bpf/lib/maps.h; the others are its DEV_*.
 const (
 	deviceMask   = 0xffff
 	deviceQueue  = 1 << 0
 	deviceTunnel = 1 << 1
+	devicePaused = 1 << 8
+	deviceJudged = 1 << 9
 )
 
 // counterSlots is which counters are in use. Its mutex also guards the table
@@ -79,9 +80,9 @@ func (d *Datapath) Track(ifindex int, how Delivery) error {
 		device = expressDevice{Ifindex: uint32(ifindex), Counters: number}
 	}
 	c.used[device.Counters] = ifindex
-	device.Flags = 0
+	device.Flags &= devicePaused | deviceJudged
 	if how.Queue {
-		device.Flags = deviceQueue
+		device.Flags |= deviceQueue
 	}
 	if how.Tunnel {
 		device.Flags |= deviceTunnel
@@ -94,6 +95,34 @@ func (d *Datapath) Track(ifindex int, how Delivery) error {
 	}
 	d.bare[ifindex] = how.Bare
 	return nil
+}
+
+// Kept is why packets at a container's port have no Conentry: their reason.
+type Kept struct {
+	// Paused means that the container is paused.
+	Paused bool
+	// Judged means that rules that judge single packets keep some of its
+	// connections regular: the table has been told which.
+	Judged bool
+}
+
+// SetKept has packets at a tracked port counted accordingly.
+func (d *Datapath) SetKept(ifindex int, k Kept) error {
+	d.counters.mu.Lock()
+	defer d.counters.mu.Unlock()
+	device := d.devices[ifindex&deviceMask]
+	was := device.Flags
+	device.Flags &^= devicePaused | deviceJudged
+	if k.Paused {
+		device.Flags |= devicePaused
+	}
+	if k.Judged {
+		device.Flags |= deviceJudged
+	}
+	if device.Ifindex != uint32(ifindex) || device.Flags == was {
+		return nil
+	}
+	return d.setDevice(ifindex, device)
 }
 
 // Untrack releases the counters and the entry of a device.
@@ -160,6 +189,7 @@ func (d *Datapath) adoptDevices() error {
 	defer unix.Munmap(b)
 	for place, device := range unsafe.Slice((*expressDevice)(unsafe.Pointer(&b[0])), n) {
 		if device.Ifindex != 0 {
+			device.Flags &^= devicePaused | deviceJudged // Track writes it
 			d.devices[place] = device
 			d.counters.used[device.Counters] = int(device.Ifindex)
 		}

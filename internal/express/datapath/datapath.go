@@ -59,7 +59,7 @@ const DevTunnel = deviceTunnel
 
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 23
+const LayoutVersion = 24
 
 // Bucket is four places of halves; bpf/lib/maps.h documents it.
 type Bucket = expressBucket
@@ -78,8 +78,9 @@ type Memory struct {
 	Buckets  []Bucket
 	Settings *Settings
 	// Candidates counts the packets of connections without an entry, by the
-	// low bits of the hash of the container's direction: signature, time of the
-	// first packet, count, as bpf/lib/maps.h has them.
+	// low bits of the hash of the container's direction: signature, whether a rule
+	// keeps the connection regular, time of the first packet, count, as
+	// bpf/lib/maps.h has them.
 	Candidates []uint64
 }
 

@@ -20,7 +20,7 @@ type expressBucket struct {
 
 type expressCounters struct {
 	_       structs.HostLayout
-	Reasons [20]uint64
+	Reasons [21]uint64
 }
 
 type expressDevice struct {
@@ -166,7 +166,8 @@ const (
 	expressReasonPAUSED          expressReason = 17
 	expressReasonIPSEC           expressReason = 18
 	expressReasonUNTIED          expressReason = 19
-	expressReasonREASONS         expressReason = 20
+	expressReasonPER_PACKET_RULE expressReason = 20
+	expressReasonREASONS         expressReason = 21
 )
 
 type expressSent struct {

@@ -29,6 +29,7 @@ var fingerprints = map[int]string{
 	21: "d2c5951e35170c3a",
 	22: "4419813913c4eabc",
 	23: "4419813913c4eabc",
+	24: "aa2e7fbaf586c9e7",
 }
 
 // A change of what daemons and programs share is a change of the layout's

@@ -21,4 +21,6 @@ var reasonNames = [expressReasonREASONS]string{
 	expressReasonPAUSED:          "paused",
 	expressReasonIPSEC:           "ipsec",
 	expressReasonUNTIED:          "untied",
+
+	expressReasonPER_PACKET_RULE: "per_packet_rule",
 }

@@ -205,6 +205,12 @@ var moments = []struct {
 	{"new generation", "new_generation", func(m *moment) { m.bed.Settings().Generation++ }},
 	{"no heartbeat", "inert", func(m *moment) { m.bed.stop() }},
 	{"paused", "paused", func(m *moment) { m.bed.Settings().Paused = 1; m.bed.stop() }},
+	{"paused, new generation", "paused", func(m *moment) { m.bed.Settings().Paused = 1; m.bed.Settings().Generation++ }},
+	{"paused, no decision", "paused", func(m *moment) { m.bed.Settings().Paused = 1; m.half.Generation, m.half.OutDev = 0, 0 }},
+	{"paused, lease ended", "paused", func(m *moment) {
+		m.bed.Settings().Paused = 1
+		m.half.LeaseFrom -= uint32(10 * time.Minute / m.bed.Tick())
+	}},
 	{"no decision", "composing", func(m *moment) { m.half.Generation, m.half.OutDev = 0, 0 }},
 	{"closed", "closed", func(m *moment) { m.half.Generation, m.half.State = 0, datapath.SlotClosed }},
 	{"other destination MAC", "identity", func(m *moment) { m.direction.enter.dstMAC[0] ^= 1 }},
@@ -236,7 +242,8 @@ func (b *bed) stop() {
 func TestEveryReasonIsTested(t *testing.T) {
 	tested := map[string]bool{
 		"vlan_tag": true, "untied": true,
-		"ipsec": true, // test/pitfalls: it takes a kernel that decrypts
+		"per_packet_rule": true,
+		"ipsec":           true, // test/pitfalls: it takes a kernel that decrypts
 	}
 	for _, c := range unfit {
 		tested[c.reason] = true
