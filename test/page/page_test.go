@@ -25,7 +25,7 @@ import (
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/lab/scontest"
 	"github.com/scon-project/scon/internal/live"
-	"github.com/scon-project/scon/internal/units"
+	"github.com/scon-project/scon/internal/numbers"
 	"github.com/scon-project/scon/internal/web"
 )
 
@@ -184,8 +184,8 @@ func TestPageShowsTraffic(t *testing.T) {
 				}
 			}
 		}
-		json["express "+units.Count(v.Express.Packets)+"/s"] = true
-		json["regular "+units.Count(v.Regular)+"/s"] = true
+		json["express "+numbers.Count(v.Express.Packets)+"/s"] = true
+		json["regular "+numbers.Count(v.Regular)+"/s"] = true
 	}
 	if math.Abs(told-float64(sent)) > 0.5 {
 		t.Errorf("the document tells of %.2f packets, tcpdump of %d", told, sent)
