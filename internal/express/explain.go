@@ -60,11 +60,11 @@ func (v view) explainContainer(name string, x *api.Explanation) error {
 		}
 		x.Findings = append(x.Findings, api.Finding{Level: "ok", What: what})
 		x.Findings = append(x.Findings, deliveryFindings(p)...)
-		refused, rule := v.composer.RefusedOf(p.Index)
+		refused, rule, until := v.composer.RefusedOf(p.Index)
 		x.Known = x.Known || len(refused) > 0
 		x.Findings = append(x.Findings, refusals(refused)...)
 		if refused[composer.PerPacketRule] > 0 {
-			x.Findings = append(x.Findings, ruleFinding("the latest of them was kept regular by", rule))
+			x.Findings = append(x.Findings, keptFinding(rule, until))
 		}
 		counters, err := v.dp.Counters(p.Index)
 		if err != nil {

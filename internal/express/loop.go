@@ -424,7 +424,11 @@ func (d *Daemon) readRules(now time.Time) error {
 		d.rulesChanged(c, now)
 	}
 	d.heartbeat.rulesRead(change)
-	return d.heartbeat.beat()
+	err = d.heartbeat.beat()
+	if !c.Nothing() {
+		d.composer.Rejudge(now)
+	}
+	return err
 }
 
 // rulesChanged applies a change of the rules: the decisions that it concerns are
@@ -447,6 +451,7 @@ func (d *Daemon) devicesChanged() {
 	now := time.Now()
 	d.composer.RetireTracked(now)
 	d.composer.RetireTouched(now)
+	d.composer.Rejudge(now)
 }
 
 // inLoop runs fn in the loop, unless the daemon ends before.

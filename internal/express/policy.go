@@ -2,6 +2,7 @@ package express
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/nfhooks"
 	"github.com/scon-project/scon/internal/express/rules"
+	"github.com/scon-project/scon/internal/numbers"
 )
 
 // policy is the kernel's rules: which connections have to stay regular, and which
@@ -218,6 +220,23 @@ func (p *policy) unreadFinding() (f api.Finding, unread bool) {
 		Level: "fail", What: "every packet goes regular: the rules could not be read",
 		Why: p.err.Error(), Remedy: "SCON retries every second; 'scon doctor' has the details",
 	}, true
+}
+
+// keptFinding names the rule that keeps a container's latest connection regular, or that
+// did until a time that is not zero.
+func keptFinding(r rules.Rule, until time.Time) api.Finding {
+	if until.IsZero() {
+		return ruleFinding("the latest of them was kept regular by", r)
+	}
+	name := r.String()
+	if r.Foreign() {
+		name = r.Text
+	}
+	return api.Finding{
+		Level: "note",
+		What:  fmt.Sprintf("the latest of them was kept regular until %s ago by %s", numbers.Millis(time.Since(until).Milliseconds()), name),
+		Why:   "no rule keeps it regular any more",
+	}
 }
 
 // ruleFinding names the rule that keeps a connection regular.

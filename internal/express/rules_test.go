@@ -121,7 +121,8 @@ func wantExplained(c *scontest.Connection, rule string) {
 }
 
 // Regular packets of a connection that a rule keeps so are counted by that reason, in both
-// directions.
+// directions. When the rule has gone, the container's explanation says since when, and a
+// new one that keeps the same connection regular is named instead.
 func TestPerPacketRuleIsTheReason(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
@@ -143,7 +144,16 @@ func TestPerPacketRuleIsTheReason(t *testing.T) {
 			if all := after.RegularPackets - before.RegularPackets; judged < 2*pings || all-judged > all/10 {
 				t.Errorf("%d of %d packets: %v, before %v", judged, all, after.Reasons, before.Reasons)
 			}
+
 			b.Sh(lab.Device, "iptables-nft -D DOCKER-USER 1")
+			scontest.Eventually(t, "the rule has gone", func() error {
+				return explained(b, " ago by ip filter DOCKER-USER handle")
+			})
+			b.Sh(lab.Device, "iptables-nft -I FORWARD "+rule+" -j ACCEPT")
+			scontest.Eventually(t, "another rule is there", func() error {
+				return explained(b, "was kept regular by ip filter FORWARD handle")
+			})
+			b.Sh(lab.Device, "iptables-nft -D FORWARD 1")
 			c.GoExpress()
 		})
 	}

@@ -16,7 +16,7 @@ type account struct {
 	spare      usage   // by candidates beyond its own rate
 	droppable  limiter // checks whether the rules drop a connection
 	refused    map[Refusal]uint64
-	rule       rules.Rule // the latest that kept a connection regular
+	judged     judged // the latest connection that a rule kept regular
 }
 
 // account returns that of a hooked port.
@@ -48,7 +48,7 @@ func (c *Composer) SetPaused(port int, paused bool) {
 // setKept has packets without a Conentry at a port counted by what is known of them.
 func (c *Composer) setKept(port int) {
 	a := c.account(port)
-	c.keep(port, datapath.Kept{Paused: a.paused, Judged: a.rule != rules.Rule{} && c.rules.Judges()})
+	c.keep(port, datapath.Kept{Paused: a.paused, Judged: a.judged.rule != rules.Rule{} && c.rules.Judges()})
 }
 
 // IsPaused reports whether SetPaused has paused the container behind a port.
@@ -61,13 +61,14 @@ func (c *Composer) IsPaused(port int) bool {
 func (c *Composer) Refused() map[Refusal]uint64 { return maps.Clone(c.refused) }
 
 // RefusedOf counts the refused connections of the container behind a hooked
-// port. rule is the latest that kept one regular, if Refused has PerPacketRule.
-func (c *Composer) RefusedOf(port int) (counts map[Refusal]uint64, rule rules.Rule) {
+// port. rule is the one that keeps the latest of those regular that a rule has kept so,
+// if counts has PerPacketRule; until is when it was seen to do so no more, zero if it does.
+func (c *Composer) RefusedOf(port int) (counts map[Refusal]uint64, rule rules.Rule, until time.Time) {
 	a := c.accounts[port]
 	if a == nil {
-		return nil, rule
+		return nil, rule, until
 	}
-	return maps.Clone(a.refused), a.rule
+	return maps.Clone(a.refused), a.judged.rule, a.judged.until
 }
 
 // limiter is a token bucket. It bounds how much of the loop's time one container

@@ -35,9 +35,9 @@ func (c *Composer) keepByRule(s subject, conn conntrack.Conn) bool {
 	if !touched {
 		return false
 	}
-	c.judge(s.port, directionOf(conn, s.initiator), rule)
+	c.judge(s.port, directionOf(conn, s.initiator), judged{rule: rule, subject: s, conn: conn})
 	if s.peer != 0 {
-		c.judge(s.peer, directionOf(conn, !s.initiator), rule)
+		c.judge(s.peer, directionOf(conn, !s.initiator), judged{rule: rule, subject: s, conn: conn})
 	}
 	if len(c.kept) >= maxKept {
 		clear(c.kept)
@@ -55,12 +55,38 @@ func directionOf(conn conntrack.Conn, initiator bool) conntrack.Tuple {
 	return conn.Reply
 }
 
-// judge says that a rule keeps a connection of the container behind a port regular, where
-// packets of tuple enter.
-func (c *Composer) judge(port int, tuple conntrack.Tuple, rule rules.Rule) {
-	c.account(port).rule = rule
+// judged is a connection that a rule keeps regular.
+type judged struct {
+	rule    rules.Rule
+	subject subject
+	conn    conntrack.Conn
+	until   time.Time // when no rule was found to do so any more, zero if one does
+}
+
+// judge takes that for the latest one of the container behind a port, where packets of
+// tuple enter.
+func (c *Composer) judge(port int, tuple conntrack.Tuple, j judged) {
+	c.account(port).judged = j
 	c.table.Judged(tuple, port)
 	c.setKept(port)
+}
+
+// Rejudge asks, of each container, which rule keeps its latest connection regular that one
+// has kept so. It is called when the rules, or the devices that they may name, have changed.
+func (c *Composer) Rejudge(now time.Time) {
+	for port, a := range c.accounts {
+		j := &a.judged
+		if j.rule == (rules.Rule{}) {
+			continue
+		}
+		switch rule, touched := c.touches(j.subject, j.conn); {
+		case touched:
+			j.rule, j.until = rule, time.Time{}
+		case j.until.IsZero():
+			j.until = now
+		}
+		c.setKept(port)
+	}
 }
 
 // KeptBy returns the rule that keeps a connection regular now, if one was found
