@@ -42,7 +42,7 @@ exit status is 1 when a requirement of SCON is missing or a service hangs.`,
 				}
 				return t.doctorLatency(asJSON)
 			}
-			c, err := loadFile(cmd, file, t.config)
+			c, path, err := loadFile(cmd, file, t.config)
 			if err != nil {
 				return err
 			}
@@ -50,11 +50,11 @@ exit status is 1 when a requirement of SCON is missing or a service hangs.`,
 			if err != nil {
 				return err
 			}
-			check := func() error { return t.unit(state.Express).check(service.Options{Config: c}) }
+			check := func() error { return t.unit(state.Express).check(service.Options{Config: c, File: path}, nil) }
 			if err := within(namespace, check); err != nil {
 				d.Findings = append(d.Findings, api.Finding{
 					Level: "fail", What: "the daemon refuses to start with these settings", Why: err.Error(),
-					Remedy: "change them, then 'scon daemon --check'",
+					Remedy: "change them, then 'scon config check'",
 				})
 				refused = fmt.Errorf("check the settings: %w", err)
 			}

@@ -74,7 +74,7 @@ func fakeRun(ctx context.Context, u unit, o service.Options) error {
 		b.page = page
 	}
 	server := service.Server{Page: b.page, Service: u.Service, Handler: api.Handler(b, live.NewFeed(ctx, b, time.Second)), Failed: stop}
-	process := api.Process{PID: os.Getpid(), Version: "test"}
+	process := api.ThisProcess("test")
 	switch u.Service {
 	case state.Express:
 		server.Group = o.Config.SocketGroup
@@ -188,7 +188,7 @@ func busy() api.Status {
 		Totals:  api.Totals{Entries: 2, ExpressPackets: 930, ExpressBytes: 1_234_567, RegularPackets: 70, DiscardedPackets: 1},
 		Reasons: map[string]uint64{"no_entry": 12},
 		Skipped: []api.Skipped{{Dev: "vxlan0", Reason: "no Ethernet device below it"}},
-		PID:     os.Getpid(), Version: "test", Layout: datapath.LayoutVersion,
+		PID:     os.Getpid(), Version: "test", StartedMS: api.ThisProcess("test").StartedMS, Layout: datapath.LayoutVersion,
 	}
 }
 

@@ -50,6 +50,8 @@ way, until a rule, a route or a device changes.`
 	root.AddCommand(
 		t.newUpCommand(),
 		t.newDownCommand(),
+		t.newReloadCommand(),
+		t.newConfigCommand(),
 		t.newDaemonCommand(),
 		t.newStatusCommand(),
 		t.newTopCommand(),
@@ -78,9 +80,9 @@ var groups = []struct {
 	title string
 	names []string
 }{
-	{"Start and stop", []string{"up", "down", "pause", "resume", "flush"}},
+	{"Start and stop", []string{"up", "down", "reload", "pause", "resume", "flush"}},
 	{"See what happens", []string{"status", "top", "web", "flows", "explain"}},
-	{"Find out what is wrong", []string{"doctor", "report"}},
+	{"Find out what is wrong", []string{"doctor", "config", "report"}},
 	{"Measure and tune", []string{"bench", "profile", "latency", "pin", "lab"}},
 	{"The other services", []string{"startup", "pipe", "run"}},
 	{"Further commands", []string{"daemon", "version"}},

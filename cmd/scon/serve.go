@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"reflect"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -29,14 +31,17 @@ func (t *tool) newServeCommand(which state.Service, use, short string) *cobra.Co
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			u := t.unit(which)
-			o, err := s.options(cmd, t, u)
-			if err != nil {
+			read := func() (service.Options, error) { return s.options(cmd, t, u) }
+			o, err := read()
+			switch {
+			case err != nil && !check:
+				return cli.BadSettings(err)
+			case err != nil:
 				return err
+			case check:
+				return within(o.Netns, func() error { return u.check(o, nil) })
 			}
-			if check {
-				return within(o.Netns, func() error { return u.check(o) })
-			}
-			return t.serve(u, o, handOver)
+			return t.serve(u, o, handOver, read)
 		},
 	}
 	s.addFlags(cmd)
@@ -60,15 +65,15 @@ func (t *tool) newPipeServeCommand() *cobra.Command {
 	return t.newServeCommand(state.Pipe, "serve", "Run the pipe's broker in the foreground, as systemd does")
 }
 
-// serve runs a service in this process.
-func (t *tool) serve(u unit, o service.Options, handOver bool) error {
+// serve runs a service in this process. read reads its options again.
+func (t *tool) serve(u unit, o service.Options, handOver bool, read func() (service.Options, error)) error {
 	if err := u.require(); err != nil {
 		return err
 	}
-	if err := enter(o.Netns, t.args); err != nil {
+	if err := t.enter(o.Netns); err != nil {
 		return err
 	}
-	if err := u.check(o); err != nil {
+	if err := u.check(o, nil); err != nil {
 		return err
 	}
 	o.Logger = newLogger(t.stderr, o.Config.Log)
@@ -84,16 +89,62 @@ func (t *tool) serve(u unit, o service.Options, handOver bool) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
-	return u.run(ctx, o)
+	var again atomic.Bool
+	o.Reload = func() (func(), error) {
+		changed, err := t.reread(u, o, read)
+		if !changed {
+			return nil, err
+		}
+		if u.Service == state.Express { // what is attached stays, as after handOverOn's signals
+			return func() { o.Logger.Error("reload the settings", "error", t.executeAgain(o)) }, nil
+		}
+		return func() { again.Store(true); stop() }, nil
+	}
+	if err := u.run(ctx, o); err != nil || !again.Load() {
+		return err
+	}
+	return t.executeAgain(o)
 }
 
-// enteredEnv marks the program that enter started: it is in the namespace already.
+// reread reads and checks the settings of a service again, given those that it works with.
+// It reports whether they have changed.
+func (t *tool) reread(u unit, o service.Options, read func() (service.Options, error)) (changed bool, err error) {
+	next, err := read()
+	if err == nil {
+		err = u.check(next, &o.Config)
+	}
+	if err != nil {
+		o.Logger.Warn("the settings are refused; the service goes on with the old ones", "error", err)
+		return false, err
+	}
+	return !reflect.DeepEqual(u.settings(next.Config), u.settings(o.Config)), nil
+}
+
+// executeAgain executes the program with the same command line in this process, which keeps
+// its ID: for systemd and for containers the service goes on. It returns on error only.
+func (t *tool) executeAgain(o service.Options) error {
+	environ := os.Environ()
+	if o.Netns != "" {
+		environ = append(environ, enteredEnv+"=1")
+	}
+	return t.execute(environ)
+}
+
+func (t *tool) execute(environ []string) error {
+	path, err := executable()
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("execute %s: %w", path, syscall.Exec(path, append([]string{"scon"}, t.args...), environ))
+}
+
+// enteredEnv marks a program that is in the namespace of --netns already.
 const enteredEnv = "SCON_NETNS_ENTERED"
 
 // enter moves the whole process into a network namespace: the calling thread enters
 // it and executes the program again, so that all threads start there. It returns in
 // the new program, on error, or at once for "".
-func enter(namespace string, args []string) error {
+func (t *tool) enter(namespace string) error {
 	if namespace == "" {
 		return nil
 	}
@@ -104,12 +155,7 @@ func enter(namespace string, args []string) error {
 	if err := netns.Enter(namespace); err != nil {
 		return err
 	}
-	path, err := executable()
-	if err != nil {
-		return err
-	}
-	err = syscall.Exec(path, append([]string{"scon"}, args...), append(os.Environ(), enteredEnv+"=1"))
-	return fmt.Errorf("start %s in namespace %q: %w", path, namespace, err)
+	return fmt.Errorf("in namespace %q: %w", namespace, t.execute(append(os.Environ(), enteredEnv+"=1")))
 }
 
 func newLogger(w io.Writer, l config.Log) *slog.Logger {

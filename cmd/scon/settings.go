@@ -52,7 +52,7 @@ func addStateDirFlag(cmd *cobra.Command, dir *string) {
 func (s *settings) options(cmd *cobra.Command, t *tool, u unit) (service.Options, error) {
 	o := service.Options{Netns: s.netns, StateDir: s.stateDir, Socket: t.socket, Version: version()}
 	var err error
-	if o.Config, err = s.load(cmd, t.config); err != nil {
+	if o.Config, o.File, err = s.load(cmd, t.config); err != nil {
 		return o, err
 	}
 	if o.Socket == "" {
@@ -71,24 +71,30 @@ func (s *settings) options(cmd *cobra.Command, t *tool, u unit) (service.Options
 }
 
 // loadFile returns the configuration of the file --config, else of the file at
-// usual, which is optional.
-func loadFile(cmd *cobra.Command, file, usual string) (config.Config, error) {
-	path, named := usual, cmd.Flags().Changed("config")
-	if named {
-		path = file
+// usual, which is optional. path is the file that was read, "" for none.
+func loadFile(cmd *cobra.Command, file, usual string) (c config.Config, path string, err error) {
+	if cmd.Flags().Changed("config") {
+		c, err = config.Load(file)
+		return c, file, err
 	}
-	c, err := config.Load(path)
-	if !named && errors.Is(err, fs.ErrNotExist) {
-		return config.Default(), nil
-	}
-	return c, err
+	return loadUsual(usual)
 }
 
-// load returns the configuration; flags override the file.
-func (s *settings) load(cmd *cobra.Command, usual string) (config.Config, error) {
-	c, err := loadFile(cmd, s.config, usual)
+// loadUsual is loadFile for a file that is optional.
+func loadUsual(usual string) (c config.Config, path string, err error) {
+	c, err = config.Load(usual)
+	if errors.Is(err, fs.ErrNotExist) {
+		return config.Default(), "", nil
+	}
+	return c, usual, err
+}
+
+// load returns the configuration; flags override the file. file is where all of it is from,
+// else "".
+func (s *settings) load(cmd *cobra.Command, usual string) (c config.Config, file string, err error) {
+	c, file, err = loadFile(cmd, s.config, usual)
 	if err != nil {
-		return c, err
+		return c, "", err
 	}
 	for _, d := range []struct {
 		flag, value string
@@ -98,10 +104,11 @@ func (s *settings) load(cmd *cobra.Command, usual string) (config.Config, error)
 			continue
 		}
 		if *d.field, err = config.ParseDevices(d.value); err != nil {
-			return c, cli.Usagef(cmd, "--%s %v", d.flag, err)
+			return c, "", cli.Usagef(cmd, "--%s %v", d.flag, err)
 		}
+		file = ""
 	}
-	return c, c.Validate()
+	return c, file, c.Validate()
 }
 
 // executable returns the path of this program, to execute it again.

@@ -156,7 +156,7 @@ func (t *tool) running(u unit, o service.Options) (pid int, err error) {
 	case s.Socket != o.Socket:
 		return 0, fmt.Errorf("%s with its socket at %s; stop it with 'scon down --socket %s'", other, s.Socket, s.Socket)
 	case !reflect.DeepEqual(u.settings(s.Config), u.settings(o.Config)):
-		return 0, fmt.Errorf("%s with other settings; stop it with 'scon down'", other)
+		return 0, fmt.Errorf("%s with other settings; 'scon reload' makes it take over those of its file, 'scon down' stops it", other)
 	case s.Version != o.Version && ofSystemd(p.PID):
 		return 0, fmt.Errorf("%s: version %s, this is %s; to replace it: 'systemctl restart %s'", other, s.Version, o.Version, u.unitName())
 	case s.Version != o.Version:

@@ -52,6 +52,9 @@ func Connect(id Identity, socket string) *Service {
 type Process struct {
 	PID     int    `json:"pid"`
 	Version string `json:"version"`
+	// When it began to serve, in milliseconds since 1970: `scon reload` begins anew in the
+	// same process.
+	StartedMS int64 `json:"started_ms"`
 }
 
 // Process returns the service's process. It waits for processTimeout only, so that a

@@ -69,6 +69,9 @@ type Status struct {
 	Skipped []Skipped `json:"skipped"`
 	PID     int       `json:"pid"`     // of the daemon
 	Version string    `json:"version"` // of the daemon
+	// StartedMS is when the daemon began to serve, in milliseconds since 1970: `scon reload`
+	// begins anew in the same process.
+	StartedMS int64 `json:"started_ms"`
 	// Layout is the version of the maps in the kernel: a daemon with the same version
 	// takes over the Conentries.
 	Layout int `json:"layout"`

@@ -18,10 +18,21 @@ const (
 	ExitOK     = 0
 	ExitFailed = 1
 	ExitUsage  = 2 // unknown command or flag, wrong arguments
+	// ExitSettings ends a service whose settings cannot be read: EX_CONFIG of sysexits(3).
+	// Another start would end in the same way, so systemd does not try.
+	ExitSettings = 78
 )
 
 // ErrReported ends a command whose error has been printed already.
 var ErrReported = errors.New("")
+
+// settingsError is about settings that cannot be read.
+type settingsError struct{ error }
+
+func (e *settingsError) Unwrap() error { return e.error }
+
+// BadSettings returns an error that ends the program with ExitSettings.
+func BadSettings(err error) error { return &settingsError{err} }
 
 // NewRoot returns the root command "scon" with the flag --socket. Both programs
 // use that name: a user runs the commands of scon-lab as "scon VERB".
@@ -55,10 +66,14 @@ func Run(root *cobra.Command, args []string) int {
 		return ExitFailed
 	}
 	fmt.Fprintf(root.ErrOrStderr(), "scon: %s\n", oneLine(err))
-	if errors.As(err, new(*usageError)) {
+	switch {
+	case errors.As(err, new(*usageError)):
 		return ExitUsage
+	case errors.As(err, new(*settingsError)):
+		return ExitSettings
+	default:
+		return ExitFailed
 	}
-	return ExitFailed
 }
 
 // oneLine formats an error, also a joined one, as one line.

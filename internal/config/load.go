@@ -49,6 +49,18 @@ func Read(name string, r io.Reader) (Config, error) {
 	return c, nil
 }
 
+// Place returns where the file at path sets a key, "path:line:column", or path alone if it
+// does not, or cannot be read.
+func Place(path, key string) string {
+	content, err := os.ReadFile(path)
+	set := make(map[string]*token.Token)
+	c := Default()
+	if err != nil || c.applyAll(content, set) != nil || set[key] == nil {
+		return path
+	}
+	return fmt.Sprintf("%s:%d:%d", path, set[key].Position.Line, set[key].Position.Column)
+}
+
 // apply sets the keys in content. Errors begin with line:column.
 func (c *Config) apply(content []byte) error {
 	set := make(map[string]*token.Token)

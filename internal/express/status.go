@@ -61,6 +61,7 @@ func (v view) status() (api.Status, error) {
 		return api.Status{}, err
 	}
 	byPort, sum := v.table.Totals()
+	process := api.ThisProcess(v.opts.Version)
 	s := api.Status{
 		State:      v.state(),
 		Kernel:     kernel(),
@@ -75,8 +76,9 @@ func (v view) status() (api.Status, error) {
 		Containers: []api.Container{},
 		Reasons:    make(map[string]uint64),
 		Skipped:    skipped(v.hooks.Skipped()),
-		PID:        pid(),
-		Version:    v.opts.Version,
+		PID:        process.PID,
+		Version:    process.Version,
+		StartedMS:  process.StartedMS,
 		Layout:     datapath.LayoutVersion,
 		CPUSeconds: cpu,
 		Totals: api.Totals{

@@ -112,12 +112,12 @@ func Between(was, is Snapshot) View {
 	if !was.At.IsZero() {
 		v.Seconds = is.At.Sub(was.At).Seconds()
 		per = perSecond(v.Seconds)
-		v.Restarted = was.Status.PID != is.Status.PID
+		v.Restarted = was.Status.PID != is.Status.PID || was.Status.StartedMS != is.Status.StartedMS
 		v.Changes = changes(was, is)
 	}
 	a, b := &was.Status, &is.Status
 	v.DaemonCPU = 100 * per.rate(b.CPUSeconds-a.CPUSeconds)
-	if v.Restarted {
+	if was.Status.PID != is.Status.PID && v.Restarted {
 		v.DaemonCPU = 100 * per.rate(b.CPUSeconds)
 	}
 	v.Express = Rate{per.of(a.Totals.ExpressPackets, b.Totals.ExpressPackets), per.of(a.Totals.ExpressBytes, b.Totals.ExpressBytes)}

@@ -37,6 +37,16 @@ func snapshot(at time.Duration, pid int, packets uint64, flows ...api.Flow) live
 	}}
 }
 
+// A daemon that reloads its settings begins again in the same process: its counters may begin
+// at zero, its processor time goes on.
+func TestReloaded(t *testing.T) {
+	was, is := snapshot(0, 1, 1000), snapshot(time.Second, 1, 2000)
+	is.Status.StartedMS = was.Status.StartedMS + 1
+	if v := live.Between(was, is); !v.Restarted || v.DaemonCPU > 1.01 {
+		t.Errorf("restarted %v, the daemon takes %v %%, want 1", v.Restarted, v.DaemonCPU)
+	}
+}
+
 // Rates are those of the real interval, not of the one that was asked for.
 func TestRates(t *testing.T) {
 	v := live.Between(snapshot(0, 1, 1000, flow(1, 1000, time.Second)), snapshot(2500*time.Millisecond, 1, 6000, flow(1, 6000, 3500*time.Millisecond)))

@@ -39,7 +39,7 @@ func Run(ctx context.Context, o service.Options, copier NewCopier) (err error) {
 	s := &server{b, stop, time.Now()}
 	served, err := service.Serve(ctx, o, service.Server{
 		Service: state.Pipe, Metrics: c.Metrics, WriteMetrics: s.Metrics,
-		Handler: control.Handler(s, api.Process{PID: os.Getpid(), Version: o.Version}, b), Failed: stop,
+		Handler: control.Handler(s, api.ThisProcess(o.Version), b), Failed: stop,
 	})
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/config"
@@ -20,6 +21,7 @@ import (
 // Options configure a service.
 type Options struct {
 	Config   config.Config
+	File     string // that Config is of, as given; "" if flags or defaults are part of it
 	StateDir string // common to all services: see package state
 	Socket   string
 	Netns    string // as given by --netns, recorded in the state
@@ -27,6 +29,9 @@ type Options struct {
 	Version  string
 	// Ready is called once, when the socket answers. It may be nil.
 	Ready func()
+	// Reload reads and checks the settings again. begin replaces the service by one that has
+	// them, in the same process; it is nil if they are the same. Nil: the service cannot.
+	Reload func() (begin func(), err error)
 	// Page listens for the live page of express, which consists of the feed and of what
 	// the page asks for; nil without one.
 	Page func(feed http.Handler, asked api.Reader) (Page, error)
@@ -90,8 +95,19 @@ func Serve(ctx context.Context, o Options, s Server) (_ <-chan struct{}, err err
 		return nil, err
 	}
 	var servers sync.WaitGroup
+	var replaced atomic.Bool
+	handler := s.Handler
+	if o.Reload != nil {
+		handler = api.Reloadable(handler, func() (func(), error) {
+			begin, err := o.Reload()
+			if begin == nil {
+				return nil, err
+			}
+			return func() { replaced.Store(true); notifyReloading(); begin() }, nil
+		})
+	}
 	servers.Go(func() {
-		if err := api.Serve(ctx, l, api.Named(string(s.Service), s.Handler), o.Logger); err != nil {
+		if err := api.Serve(ctx, l, api.Named(string(s.Service), handler), o.Logger); err != nil {
 			o.Logger.Error("serve clients", "error", err)
 			s.Failed()
 		}
@@ -125,7 +141,9 @@ func Serve(ctx context.Context, o Options, s Server) (_ <-chan struct{}, err err
 	go func() {
 		defer close(done)
 		<-ctx.Done()
-		notify(stopping) // the rest may take longer than WatchdogSec
+		if !replaced.Load() {
+			notify(stopping) // the rest may take longer than WatchdogSec
+		}
 		servers.Wait()
 	}()
 	return done, nil

@@ -16,6 +16,9 @@ const (
 // notify notifies systemd, if systemd started the service.
 func notify(word string) { _, _ = daemon.SdNotify(false, word) }
 
+// notifyReloading notifies systemd that the service is replaced by one that will be ready.
+func notifyReloading() { notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec()) }
+
 // Watchdog notifies systemd that the service works. Systemd restarts a service without a
 // notification within WatchdogSec.
 type Watchdog struct {

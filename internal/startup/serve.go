@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
@@ -42,7 +41,7 @@ func Run(ctx context.Context, o service.Options) (err error) {
 	c := o.Config
 	served, err := service.Serve(ctx, o, service.Server{
 		Service: state.Startup, Metrics: c.Startup.Metrics, WriteMetrics: s.Metrics,
-		Handler: control.Handler(s, api.Process{PID: os.Getpid(), Version: o.Version}, s.contract()), Failed: stop,
+		Handler: control.Handler(s, api.ThisProcess(o.Version), s.contract()), Failed: stop,
 	})
 	if err != nil {
 		stop()
