@@ -102,7 +102,8 @@ func Run(ctx context.Context, o Options) (err error) {
 		namer: discover.NewNamer(), pulse: service.NewPulse(), watchdog: service.NewWatchdog(), sweeper: newSweeper(), silent: silent{files: sysctl.NewReader()},
 		calls: make(chan func()), history: history.New(),
 	}
-	defer func() { stop(); d.naming.Wait(); err = errors.Join(err, d.namer.Close()) }()
+	d.namer.Follow(ctx, d.renamed)
+	defer func() { stop(); d.naming.Wait(); d.namer.Unfollow(); err = errors.Join(err, d.namer.Close()) }()
 	defer func() {
 		// Nothing incomplete stays, except what an earlier daemon left.
 		if err != nil && (pins.fresh || d.dp != nil && !d.dp.Adopted()) {

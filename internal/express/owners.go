@@ -169,3 +169,16 @@ func (d *Daemon) atPort(host string, do func(*hooks.Port)) {
 		return struct{}{}, nil
 	})
 }
+
+// renamed names the ports of a container anew, or with "" all that an engine has named: its
+// name has changed, or may have.
+func (d *Daemon) renamed(id string) {
+	_, _ = inLoop(backend{d: d, ctx: d.ctx}, func(d *Daemon) (struct{}, error) {
+		for _, p := range d.hooks.Ports() {
+			if p.Container.ID != "" && (id == "" || p.Container.ID == id) {
+				d.hooks.Identify(p)
+			}
+		}
+		return struct{}{}, nil
+	})
+}

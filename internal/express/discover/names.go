@@ -31,7 +31,8 @@ type Container struct {
 
 // Namer identifies the containers behind ports. It is safe for concurrent use.
 type Namer struct {
-	at places
+	at       places
+	followed followed
 
 	mu      sync.Mutex
 	numbers numbering

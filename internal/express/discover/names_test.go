@@ -1,13 +1,16 @@
 package discover
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -351,6 +354,84 @@ func TestUnknownNamespaces(t *testing.T) {
 	})
 	if len(lists) > ports/2 {
 		t.Errorf("all namespaces were listed %d times for %d ports", len(lists), ports)
+	}
+}
+
+// A container's new name is known when its engine says so, and after each loss of the
+// engine's events. An engine that has known no container is not asked for events.
+func TestRenamed(t *testing.T) {
+	n := newNamed(t)
+	n.process(42, n.d.c, "/docker/"+idA)
+	var name atomic.Value
+	name.Store("web")
+	events, asked := make(chan string), make(chan string, 8)
+	serve := func(socket string) {
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mux := http.NewServeMux()
+		mux.HandleFunc("GET /containers/{id}/json", func(w http.ResponseWriter, r *http.Request) {
+			if r.PathValue("id") != idA || socket != n.namer.at.docker {
+				http.NotFound(w, r)
+				return
+			}
+			fmt.Fprintf(w, `{"Id": %q, "Name": "/%s"}`, idA, name.Load())
+		})
+		mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) {
+			asked <- socket + " " + r.URL.Query().Get("filters")
+			_ = http.NewResponseController(w).Flush()
+			for {
+				select {
+				case line, more := <-events:
+					if !more {
+						return
+					}
+					fmt.Fprintln(w, line)
+					_ = http.NewResponseController(w).Flush()
+				case <-r.Context().Done():
+					return
+				}
+			}
+		})
+		server := &http.Server{Handler: mux}
+		go func() { _ = server.Serve(l) }()
+		t.Cleanup(func() { server.Close() })
+	}
+	serve(n.namer.at.docker)
+	serve(n.namer.at.podman)
+	ctx, stop := context.WithCancel(t.Context())
+	renamed := make(chan string, 8)
+	n.namer.Follow(ctx, func(id string) { renamed <- id })
+	t.Cleanup(func() { stop(); n.namer.Unfollow() })
+
+	if c := n.identify(); c.Name != "web" {
+		t.Fatalf("got %+v", c)
+	}
+	if got, want := <-asked, n.namer.at.docker+` {"type":["container"],"event":["rename"]}`; got != want {
+		t.Errorf("asked %s, want %s", got, want)
+	}
+	if id := <-renamed; id != "" {
+		t.Errorf("first %q, want all names anew", id)
+	}
+	name.Store("shop")
+	for _, nonsense := range []string{"", "{", "[]", `{"Actor": {"ID": "../../etc"}}`} {
+		events <- nonsense
+	}
+	events <- `{"Type": "container", "Action": "rename", "Actor": {"ID": "` + idA + `", "Attributes": {"name": "shop", "oldName": "/web"}}}`
+	if id := <-renamed; id != idA {
+		t.Errorf("renamed %q, want %s", id, idA)
+	}
+	if c := n.identify(); c.Name != "shop" {
+		t.Errorf("after the event: %q", c.Name)
+	}
+	// An event without end loses the stream, not the memory; the next one is opened.
+	go func() { events <- strings.Repeat("x", mostEvent+1) }()
+	if id := <-renamed; id != "" {
+		t.Errorf("after a lost stream %q, want all names anew", id)
+	}
+	if got := <-asked; !strings.HasPrefix(got, n.namer.at.docker) || len(asked) != 0 {
+		t.Errorf("asked %s for events, and %d more", got, len(asked))
 	}
 }
 

@@ -35,9 +35,11 @@ type engineContainer struct {
 // the engine that knew it, "" if none did.
 func (n *Namer) ask(id string) (c engineContainer, runtime string) {
 	if c, err := askDocker(n.at.docker, id); err == nil {
+		n.followed.knows(n.at.docker)
 		return c, "docker"
 	}
 	if c, err := askDocker(n.at.podman, id); err == nil { // Podman has the same API
+		n.followed.knows(n.at.podman)
 		return c, "podman"
 	}
 	if c, err := readContainerd(n.at.containerd, id); err == nil {
@@ -46,17 +48,19 @@ func (n *Namer) ask(id string) (c engineContainer, runtime string) {
 	return engineContainer{}, ""
 }
 
-// askDocker asks Docker's API behind a unix socket.
-func askDocker(socket, id string) (c engineContainer, err error) {
-	client := http.Client{
-		Timeout: apiTimeout,
-		Transport: &http.Transport{
-			DisableKeepAlives: true,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return new(net.Dialer).DialContext(ctx, "unix", socket)
-			},
+// engineTransport connects to Docker's API behind a unix socket.
+func engineTransport(socket string) *http.Transport {
+	return &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
 	}
+}
+
+// askDocker asks Docker's API behind a unix socket.
+func askDocker(socket, id string) (c engineContainer, err error) {
+	client := http.Client{Timeout: apiTimeout, Transport: engineTransport(socket)}
 	resp, err := client.Get("http://localhost/containers/" + id + "/json")
 	if err != nil {
 		return c, fmt.Errorf("ask %s for container %s: %w", socket, id, err)
