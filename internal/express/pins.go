@@ -259,5 +259,3 @@ func Clean(o Options) error {
 	}
 	return errors.Join(p.remove(), state.Express.Remove(o.StateDir))
 }
-
-func pid() int { return os.Getpid() }

@@ -4,6 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -159,6 +163,64 @@ func TestOtherSettings(t *testing.T) {
 			b.WantNoInvalid()
 		})
 	}
+}
+
+// A daemon that reloads keeps its process, its table and its programs with good settings, and
+// everything with bad ones; traffic continues.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	b := up(t, v1, scontest.Layout{})
+	f := b.StartTraffic()
+	f.WaitExpress()
+	before, old := b.Status(), b.table()
+	file := settingsOf(t, before.PID)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reload := func(settings string) (string, error) {
+		if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command(v1.program, "reload", "--state-dir", b.StateDir()).CombinedOutput()
+		return string(out), err
+	}
+	admit := regexp.MustCompile("(?m)^admit: .*")
+	if out, err := reload(admit.ReplaceAllString(string(text), "admit: 1")); err == nil || !strings.Contains(out, "admit is 1") {
+		t.Errorf("reload of bad settings: %v: %s", err, out)
+	}
+	f.Proceed()
+	if s := b.Status(); s.PID != before.PID || s.StartedMS != before.StartedMS || s.State != before.State {
+		t.Errorf("with bad settings pid %d, started %d, %s; before %d, %d, %s", s.PID, s.StartedMS, s.State, before.PID, before.StartedMS, before.State)
+	}
+	if out, err := reload(admit.ReplaceAllString(string(text), "admit: 16")); err != nil {
+		t.Fatalf("reload of good settings: %v: %s", err, out)
+	}
+	if s := b.Status(); s.PID != before.PID || s.StartedMS == before.StartedMS || s.Totals.Entries == 0 {
+		t.Errorf("with good settings pid %d, started %d, %d Conentries; before %d, %d", s.PID, s.StartedMS, s.Totals.Entries, before.PID, before.StartedMS)
+	}
+	if b.table().id != old.id {
+		t.Error("the table is another one")
+	}
+	f.WaitExpress()
+	b.wantOneEach()
+	f.WantUnbroken()
+	b.WantNoInvalid()
+}
+
+// settingsOf returns the file of a daemon's settings.
+func settingsOf(t *testing.T, pid int) string {
+	t.Helper()
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := strings.Split(string(line), "\x00")
+	i := slices.Index(args, "--config")
+	if i < 0 {
+		t.Fatalf("the daemon has no --config: %q", args)
+	}
+	return args[i+1]
 }
 
 // A release that starts beside a running one fails with an error that states the reason.
