@@ -42,6 +42,24 @@ func TestDiscovery(t *testing.T) {
 	})
 }
 
+// TestRename checks that a container's new name replaces the old one while it runs.
+func TestRename(t *testing.T) {
+	e := Start(t)
+	c := e.RunEcho(t, "before")
+	s := newSCON(t, e.Machine)
+	s.Up(t)
+	s.waitHooked(t, c.Name)
+	e.Docker(t, "rename", c.Name, "after")
+	t.Cleanup(func() { e.Docker(t, "rename", "after", c.Name) })
+	s.waitHooked(t, "after")
+	if _, known := s.container(t, c.Name); known {
+		t.Errorf("%s is still known", c.Name)
+	}
+	if out, err := s.command("explain", "after").CombinedOutput(); err != nil {
+		t.Errorf("explain of the new name: %v: %s", err, out)
+	}
+}
+
 // testInternal checks that a container of an internal network reaches its
 // neighbour but nothing outside, even with a route there, which some versions
 // of Docker set.
