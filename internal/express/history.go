@@ -7,8 +7,9 @@ import (
 	"github.com/scon-project/scon/internal/express/history"
 )
 
-// remember ends a point of the history, in the loop. The sweep that ended before has
-// counted the express packets.
+// remember ends a point of the history, in the loop, at the end of a sweep: it has just
+// counted the express packets. At any other time clients that have them counted in between
+// would make points empty and others twice as large.
 func (d *Daemon) remember(now time.Time) {
 	regular, err := d.dp.RegularPackets()
 	if err != nil {

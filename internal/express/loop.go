@@ -354,7 +354,6 @@ func (d *Daemon) look(now time.Time) error {
 		d.hooks.Poll(now)
 		d.seen = now
 		d.hooks.Update()
-		d.remember(now)
 	}
 	if d.pollRules(now) || due {
 		return d.readRules(now)
@@ -376,12 +375,16 @@ func (d *Daemon) pollSilent(now time.Time) {
 	d.composer.SetLimits(d.silent.limits)
 }
 
-// sweepPiece sweeps a piece of the table.
+// sweepPiece sweeps a piece of the table. With the last one every express packet has been
+// counted.
 func (d *Daemon) sweepPiece(from uint32) (next uint32) {
 	now := time.Now()
 	d.tcp.UpdateSilent(from, pieceSlots, now)
 	d.composer.Let(from, pieceSlots, now)
-	return d.table.Sweep(from, pieceSlots, now)
+	if next = d.table.Sweep(from, pieceSlots, now); next == 0 {
+		d.remember(now)
+	}
+	return next
 }
 
 // pollRules looks at functions of others and at rules that the kernel does not announce,

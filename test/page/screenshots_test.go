@@ -91,11 +91,17 @@ func TestScreenshots(t *testing.T) {
 	time.Sleep(20 * time.Second)
 	const explain = `[...document.querySelectorAll("table[aria-label=Connections] tbody tr")].find((r) => r.innerText.includes("wire")).click()`
 	run(chromedp.Evaluate(explain, nil), chromedp.WaitVisible("aside dl"))
+	const talk = `document.querySelector(".map").closest("details")`
 	for _, picture := range []struct {
 		name, scheme  string
 		width, height int64
-	}{{"light", "light", 1400, 1120}, {"dark", "dark", 1400, 1120}, {"phone", "light", 390, 844}} {
-		run(chromedp.EmulateViewport(picture.width, picture.height), scheme(picture.scheme), chromedp.Evaluate(`scrollTo(0, 0)`, nil))
+		top           string // what is at the top
+	}{
+		{"light", "light", 1280, 1100, "document.body"}, {"dark", "dark", 1280, 1100, "document.body"}, {"phone", "light", 390, 844, "document.body"},
+		{"talk", "light", 1280, 640, talk}, {"explanation", "light", 1280, 800, `document.querySelector("aside")`},
+	} {
+		run(chromedp.EmulateViewport(picture.width, picture.height), scheme(picture.scheme),
+			chromedp.Evaluate(`scrollTo(0, `+picture.top+`.getBoundingClientRect().top + scrollY - 60)`, nil))
 		time.Sleep(2 * time.Second)
 		var shot []byte
 		run(chromedp.CaptureScreenshot(&shot))

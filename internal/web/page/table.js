@@ -80,7 +80,7 @@ export const connectionColumns = [
   ["Regular/s", regularOf, "n regular wide", "regular"],
   ["Age", (c) => millis(c.age_ms), "n wide", "age"],
   ["Idle", (c) => millis(c.idle_ms), "n wide", "idle"],
-  ["Lease bounded by", (c) => c.lease_bound || "no lease", "wide", "lease"],
+  ["Lease bound", (c) => c.lease_bound || "no lease", "wide lease", "lease", (c) => html`<div>${c.lease_bound || "no lease"}</div>`],
 ];
 
 /* Legend says what words in the table of connections mean that stand for something missing. */
