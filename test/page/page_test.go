@@ -160,18 +160,18 @@ func TestPageShowsTraffic(t *testing.T) {
 
 	ended := looks(t, base, token)
 	counted := dump(t, b, lab.Edge, c.Port())
-	numbers := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
-	numbers.Proceed(t, 3000)
+	stream := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
+	stream.Proceed(t, 3000)
 	run(chromedp.Poll(`document.querySelector("table[aria-label=Connections]") !== null`, nil))
 	var row string
 	run(chromedp.Evaluate(`document.querySelector("table[aria-label=Connections] tbody tr").innerText`, &row))
 	if port := fmt.Sprintf(":%d->", c.Port()); !strings.Contains(row, port) || !strings.Contains(row, "in") {
 		t.Errorf("the connection's row is %q: want %s, and that it came in", row, port)
 	}
-	numbers.WantAll(t, "of the numbers")
+	stream.WantAll(t, "of the numbers")
 
 	// At the end nothing is on the way, and a look later everything is told.
-	sent := counted(int(numbers.Sent.Load()))
+	sent := counted(int(stream.Sent.Load()))
 	run(chromedp.Poll(`document.querySelector(".cards b.express").textContent === "0/s"`, nil))
 	var told float64
 	json := make(map[string]bool)
