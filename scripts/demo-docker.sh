@@ -127,7 +127,7 @@ for _ in $(seq 100); do
 	bin/scon flows --json | grep -q '"state": "express"' && break
 	sleep 0.1
 done
-sleep 1
+sleep 3
 bin/scon flows
 echo
 bin/scon status
