@@ -44,7 +44,7 @@ func (d *daemon) entries() int { return cmp.Or(d.connections, 1000) }
 func (d *daemon) Status() (api.Status, error) {
 	n := uint64(d.asked.Add(1))
 	d.hang.RLock()
-	d.hang.RUnlock()
+	defer d.hang.RUnlock()
 	if d.down.Load() {
 		return api.Status{}, errors.New("no daemon answers")
 	}
