@@ -239,11 +239,10 @@ func (s *series) traffic(isRecent bool, i int) (t api.Traffic, ok bool) {
 func (h *History) Of(container string, after time.Time) api.History {
 	answer := api.History{Container: container, Points: []api.Point{}, Containers: []api.HistoryContainer{}, LeftOut: h.leftOut}
 	var asked []*series
-	sums := make(map[*series]*api.HistoryContainer)
 	each := func(s *series, gone bool) {
 		if container == "" || container == s.name || container == s.id || container == s.dev {
 			asked = append(asked, s)
-			sums[s] = &api.HistoryContainer{Name: s.name, ID: s.id, Dev: s.dev, Gone: gone}
+			answer.Containers = append(answer.Containers, api.HistoryContainer{Name: s.name, ID: s.id, Dev: s.dev, Gone: gone})
 		}
 	}
 	for _, s := range h.living {
@@ -254,11 +253,12 @@ func (h *History) Of(container string, after time.Time) api.History {
 	}
 	h.points(after, func(p api.Point, isRecent bool, i int) {
 		known := false
-		for _, s := range asked {
+		for at, s := range asked {
 			if t, ok := s.traffic(isRecent, i); ok {
 				known = true
-				sums[s].Seconds += p.Seconds
-				sums[s].Traffic = sums[s].Traffic.Plus(t)
+				c := &answer.Containers[at]
+				c.Seconds += p.Seconds
+				c.Traffic = c.Traffic.Plus(t)
 				p.Traffic = p.Traffic.Plus(t)
 			}
 		}
@@ -269,9 +269,6 @@ func (h *History) Of(container string, after time.Time) api.History {
 			answer.Points = append(answer.Points, p)
 		}
 	})
-	for _, c := range sums {
-		answer.Containers = append(answer.Containers, *c)
-	}
 	slices.SortFunc(answer.Containers, func(a, b api.HistoryContainer) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Dev, b.Dev), cmp.Compare(a.ID, b.ID))
 	})

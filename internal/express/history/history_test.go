@@ -183,6 +183,21 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
+// BenchmarkOf reads a full history; the loop does nothing else meanwhile.
+func BenchmarkOf(b *testing.B) {
+	h := history.New()
+	ports := make(map[int]history.Port)
+	for i := range history.MostContainers {
+		ports[i] = port(i, i)
+	}
+	for i := range 4000 {
+		h.Add(start.Add(time.Duration(i)*time.Second), traffic(i), ports)
+	}
+	for b.Loop() {
+		h.Of("", time.Time{})
+	}
+}
+
 // BenchmarkAdd is a second's work for 100 containers.
 func BenchmarkAdd(b *testing.B) {
 	h := history.New()

@@ -104,7 +104,7 @@ function App() {
       ${look.state === "paused" && html`<p class="notice mild">SCON is paused: every packet goes regular. <code>scon resume</code> ends that.</p>`}
       <${Summary} look=${look}/>
       <div class="bar times" role="group" aria-label="Time of the charts">${spans.map(([name, v]) => html`<button class="word" aria-pressed=${view === v} onClick=${() => zoom(v)}>${name}</button>`)}
-        <span class="soft">${view.from ? html`${clock(view.from * 1000)} to ${clock(view.to * 1000)}; a button or two clicks end the zoom` : "drag over a chart to zoom"}</span>
+        <span class=${"soft" + (view.from ? "" : " hint")}>${view.from ? html`${clock(view.from * 1000)} to ${clock(view.to * 1000)}; a button or two clicks end the zoom` : "drag over a chart to zoom"}</span>
         <${Export} name="history" read=${() => ask("history").then((h) => h.points)}/></div>
       <div class="charts">${[["Packets per second", packets], ["Bytes per second", octets], ["Processor time, of one CPU", processor]].map(([title, series]) => html`<${Chart} title=${title} label=${title}
         series=${series} points=${points} view=${view} zoom=${(v) => zoom(v || spans[0][1])}/>`)}</div>
