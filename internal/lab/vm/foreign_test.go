@@ -75,12 +75,8 @@ func TestForeign(t *testing.T) {
 
 // What is missing is named.
 func TestForeignMissing(t *testing.T) {
-	for want, of := range map[string][2]string{
-		"scripts/install-deps.sh packages":                   {runtime.GOARCH, "no-such-program"},
-		"no emulator of s390x programs on " + runtime.GOARCH: {"s390x", "true"},
-	} {
-		if _, err := foreign(t.Context(), of[0], of[1]); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
+	want := "no emulator of s390x programs on " + runtime.GOARCH
+	if _, err := foreign(t.Context(), "s390x", "true"); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
 	}
 }
