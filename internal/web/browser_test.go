@@ -31,7 +31,7 @@ func browser(t *testing.T, d *daemon) (page context.Context, end func()) {
 		_ = chromedp.Cancel(page) // waits for the browser's end
 		cancelPage()
 	})
-	if err := chromedp.Run(page, chromedp.EmulateViewport(1200, 1000), chromedp.Navigate(s.URL()), chromedp.WaitVisible("table")); err != nil {
+	if err := chromedp.Run(page, chromedp.EmulateViewport(1200, 1000), chromedp.Navigate(s.URL()), chromedp.Poll(`document.querySelector("table[aria-label=Connections]") !== null`, nil)); err != nil {
 		t.Fatal(err)
 	}
 	return page, end

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 )
 
@@ -128,16 +129,23 @@ func TestPast(t *testing.T) {
 	var box [4]float64
 	var atStart, atEnd string
 	run(t, page, chromedp.WaitVisible(".u-over", chromedp.ByQuery), chromedp.Evaluate(over, &box))
-	mouse := func(kind string, x float64) chromedp.Action {
-		return chromedp.Evaluate(fmt.Sprintf(`document.querySelector(".u-over").dispatchEvent(new MouseEvent(%q, { bubbles: true, clientX: %f, clientY: %f, button: 0 })); document.dispatchEvent(new MouseEvent(%[1]q, { clientX: %[2]f, clientY: %[3]f }))`, kind, x, box[1]+box[3]/2), nil)
+	mouse := func(kind input.MouseType, x float64) chromedp.Action {
+		return chromedp.MouseEvent(kind, x, box[1]+box[3]/2, chromedp.ButtonLeft, chromedp.ClickCount(1))
 	}
-	run(t, page, mouse("mousemove", box[0]+0.3*box[2]), chromedp.Evaluate(clocks, &atStart), mouse("mousemove", box[0]+0.95*box[2]), chromedp.Evaluate(clocks, &atEnd))
+	pointed := func(share float64, text *string) {
+		t.Helper()
+		was := ""
+		run(t, page, chromedp.Evaluate(clocks, &was), mouse(input.MouseMoved, box[0]+share*box[2]), chromedp.Poll(fmt.Sprintf(`%s !== %q && %[1]s`, clocks, was), text))
+	}
+	pointed(0.3, &atStart)
+	pointed(0.95, &atEnd)
 	from, err1 := time.Parse(time.TimeOnly, atStart)
 	to, err2 := time.Parse(time.TimeOnly, atEnd)
 	if span := (to.Sub(from) + 24*time.Hour) % (24 * time.Hour); err1 != nil || err2 != nil || span < 30*time.Minute || span > 50*time.Minute {
 		t.Errorf("the chart shows %q and %q", atStart, atEnd)
 	}
-	run(t, page, mouse("mousedown", box[0]+0.2*box[2]), mouse("mousemove", box[0]+0.6*box[2]), mouse("mouseup", box[0]+0.6*box[2]))
+	run(t, page, mouse(input.MousePressed, box[0]+0.2*box[2]), mouse(input.MouseMoved, box[0]+0.6*box[2]),
+		chromedp.Poll(`document.querySelector(".u-select").offsetWidth > 10`, nil), chromedp.Sleep(time.Second), mouse(input.MouseReleased, box[0]+0.6*box[2]))
 	wantText(t, page, "two clicks end the zoom")
 	run(t, page, chromedp.Evaluate(`document.querySelector("figure > div").dispatchEvent(new MouseEvent("dblclick", { bubbles: true }))`, nil))
 	wantText(t, page, "drag over a chart to zoom")

@@ -31,13 +31,19 @@ const drawMarks = (marks) => (u) => {
   u.ctx.restore();
 };
 
-/* gapped has a point without values in each gap. */
-const gapped = (points) => points.flatMap((p) => (p.gap ? [{ at: p.at - p.seconds / 2 }, p] : [p]));
+const longestGap = 3; // seconds
+
+/* gapped has a point without values wherever the points say nothing: before one that is
+   longer than usual, and where some are missing. */
+const gapped = (points) => points.flatMap((p, i) => {
+  const before = i ? points[i - 1].at : p.at;
+  return i && (p.gap || p.at - before > Math.max(longestGap, 1.5 * p.seconds)) ? [{ at: (before + p.at) / 2 }, p] : [p];
+});
 
 /* Chart draws series [label, field of a point, color, dash, text of a value]. view is the
    time to show, {from, to} in seconds, or {span} up to now; zoom gets another one. */
 export function Chart({ title, label, series, points, view, zoom }) {
-  const at = useRef(null), plot = useRef(null), marks = useRef([]), shown = useRef(view);
+  const at = useRef(null), plot = useRef(null), marks = useRef([]), shown = useRef(view), held = useRef(false);
   shown.current = view;
   const theme = matchMedia("(prefers-color-scheme: dark)"), [dark, turn] = useState(theme.matches);
   const text = series[0][4];
@@ -63,11 +69,15 @@ export function Chart({ title, label, series, points, view, zoom }) {
     }, [[], ...series.map(() => [])], at.current);
     const resize = new ResizeObserver(() => plot.current.setSize(size()));
     resize.observe(at.current);
+    const hold = () => { held.current = true; }, release = () => { held.current = false; };
+    plot.current.over.addEventListener("mousedown", hold);
+    addEventListener("mouseup", release);
     const turned = () => turn(theme.matches);
     theme.addEventListener("change", turned);
-    return () => { resize.disconnect(); theme.removeEventListener("change", turned); plot.current.destroy(); };
+    return () => { resize.disconnect(); removeEventListener("mouseup", release); theme.removeEventListener("change", turned); plot.current.destroy(); };
   }, [dark]);
   useEffect(() => {
+    if (held.current) return; // new data would end the selection
     const all = gapped(points);
     marks.current = points.filter((p) => p.changed).map((p) => p.at);
     const u = plot.current;
