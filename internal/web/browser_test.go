@@ -74,7 +74,7 @@ func TestBrowser(t *testing.T) {
 	wantText(t, page, "Connections 1000")
 	wantText(t, page, "<script>alert(1)</script>") // a name, as text
 	wantText(t, page, "db (paused)")
-	wantText(t, page, "connections that SCON does not know, or not yet")
+	wantText(t, page, "connections that a rule that judges single packets may touch")
 	wantText(t, page, "of one CPU: ")
 	wantText(t, page, "rules changed: nftables generation")
 	var scripts, shown, overflow int

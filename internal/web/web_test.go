@@ -62,7 +62,7 @@ func (d *daemon) Status() (api.Status, error) {
 	return api.Status{
 		State: state, PID: 7, CPUSeconds: float64(n) / 1000, Rules: api.Rules{Generation: uint32(n / 8)},
 		Containers: []api.Container{
-			{Name: "<script>alert(1)</script>", ID: "4f2a", Dev: "veth1", Bridge: "docker0", RegularPackets: 5 * n, Reasons: map[string]uint64{"no_entry": 5 * n}},
+			{Name: "<script>alert(1)</script>", ID: "4f2a", Dev: "veth1", Bridge: "docker0", RegularPackets: 5 * n, Reasons: map[string]uint64{"per_packet_rule": 5 * n}},
 			{Name: "db", ID: "77aa", Dev: "veth2", Bridge: "docker0", Paused: true, Origin: api.Origin{Image: "postgres:17", Project: "shop", Service: "db"}},
 		},
 		Reasons: map[string]uint64{"not_ip": 3 * n},
