@@ -43,7 +43,7 @@ func archive(t *testing.T, dir, suite string) string {
 	}
 	settings, err := exec.Command("apt-config", "dump").Output()
 	if err != nil {
-		t.Skip("missing: apt, whose Debian mirror has the packages")
+		t.Fatal("missing: apt, whose Debian mirror has the packages")
 	}
 	args := []string{"--quiet", "--variant=minbase", "--include=" + prerequisites}
 	for line := range strings.Lines(string(settings)) { // proxies, and mirrors that are not renewed
