@@ -20,9 +20,9 @@ type Startup struct {
 	// [/etc/cni/net.d/10-scon.conflist]; others are prepared at their first ADD.
 	Networks []string
 
-	// Names of networks that a container of scon-oci may select with SCON_NETWORK in its
-	// environment, such as [pods]. An image can set that variable, so it is honoured for
-	// these networks only; the annotation scon.network is always honoured.
+	// Names of networks that a container of scon-oci may select with its annotation
+	// scon.network, or with SCON_NETWORK in its environment, such as [pods]. An image or a
+	// pod's definition can set both, so they are honoured for these networks only.
 	EnvNetworks []string
 
 	// Time before a released address is leased again, 0s..1h; it is leased earlier only if

@@ -35,7 +35,7 @@ func TestPooledContainerGoesExpress(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) {
-		c.Startup.Enabled, c.Startup.Networks = true, []string{network}
+		c.Startup.Enabled, c.Startup.Networks, c.Startup.EnvNetworks = true, []string{network}, []string{"lab"}
 		c.Startup.Pool.WarmTarget, c.Startup.Pool.Minimum = 1, 1
 	}})
 	b.Serve(state.Startup)

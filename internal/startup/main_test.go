@@ -179,7 +179,7 @@ func runAgent(dir string) error {
 			return err
 		}
 	}
-	c.Startup.Enabled = true
+	c.Startup.Enabled, c.Startup.EnvNetworks = true, []string{"net", "nowhere"}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()
 	return Run(ctx, service.Options{

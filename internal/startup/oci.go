@@ -17,8 +17,8 @@ import (
 	"github.com/scon-project/scon/internal/startup/control"
 )
 
-// The annotation and the environment variable that name a container's network. The
-// variable counts for the networks of startup.env_networks only.
+// The annotation and the environment variable that name a container's network, for the
+// networks of startup.env_networks only.
 const (
 	networkAnnotation = "scon.network"
 	networkVariable   = "SCON_NETWORK"
@@ -212,20 +212,20 @@ func readBundle(dir string) (*bundle, error) {
 }
 
 // networkFor returns the name of a container's network, "" for none: that of its
-// annotation, else of its environment if startup.env_networks lists it (an image may
-// set the environment), else the one that scon-oci was called with.
+// annotation, else of its environment, if startup.env_networks lists it, else the one that
+// scon-oci was called with. An image may set both: Podman copies its annotations.
 func (a *Agent) networkFor(o control.OCI, b *bundle) string {
-	if name := b.spec.Annotations[networkAnnotation]; name != "" {
-		return name
-	}
-	name := b.variable()
-	switch {
-	case name == "":
-	case slices.Contains(a.opts.Config.EnvNetworks, name):
-		return name
-	default:
-		a.log.Warn("a container's environment names a network that startup.env_networks does not list; ignored",
-			"container", o.ID, "variable", networkVariable, "network", name)
+	for _, named := range []struct{ by, network string }{
+		{"annotation " + networkAnnotation, b.spec.Annotations[networkAnnotation]},
+		{"variable " + networkVariable, b.variable()},
+	} {
+		if slices.Contains(a.opts.Config.EnvNetworks, named.network) {
+			return named.network
+		}
+		if named.network != "" {
+			a.log.Warn("a container names a network that startup.env_networks does not list; ignored",
+				"container", o.ID, "by", named.by, "network", named.network)
+		}
 	}
 	return o.Network
 }

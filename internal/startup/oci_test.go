@@ -201,8 +201,8 @@ func TestKilledRuntime(t *testing.T) {
 	}
 }
 
-// A container's environment, which its image can set, selects a network only if the settings
-// list it; the annotation and scon-oci's caller always do.
+// A container's environment and annotation, which its image can set, select a network only
+// if the settings list it; scon-oci's caller always does.
 func TestOCINetwork(t *testing.T) {
 	withEnv := func(annotations, env string) *bundle {
 		b, err := readBundle(writeBundle(t, strings.Replace(fmt.Sprintf(spec, annotations, ""), `"A=b"`, `"A=b", "SCON_NETWORK=`+env+`"`, 1)))
@@ -212,13 +212,15 @@ func TestOCINetwork(t *testing.T) {
 		return b
 	}
 	a := &Agent{log: slog.New(slog.DiscardHandler)}
-	a.opts.Config.EnvNetworks = []string{"listed"}
+	a.opts.Config.EnvNetworks = []string{"listed", "other"}
 	for _, c := range []struct{ annotation, env, caller, want string }{
 		{"", "net", "", ""},
 		{"", "net", "default", "default"},
 		{"", "listed", "default", "listed"},
 		{"", "Listed", "", ""},
-		{`"scon.network": "net"`, "listed", "default", "net"},
+		{`"scon.network": "net"`, "listed", "default", "listed"},
+		{`"scon.network": "net"`, "net", "default", "default"},
+		{`"scon.network": "other"`, "listed", "", "other"},
 		{`"scon.network": ""`, "net", "", ""},
 	} {
 		if got := a.networkFor(control.OCI{ID: "c", Network: c.caller}, withEnv(c.annotation, c.env)); got != c.want {
