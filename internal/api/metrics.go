@@ -12,23 +12,18 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/net/netutil"
-
 	"github.com/scon-project/scon/internal/metrics"
 )
 
 // MetricsPath is the path of the metrics.
 const MetricsPath = "/metrics"
 
-// maxScrapers limits the open connections to the metrics' own address. Further ones wait.
-const maxScrapers = 8
-
 // ServeMetrics serves GET /metrics only, on l until ctx ends, then closes l. Every client
-// that can connect may read. Errors of single connections go to log.
+// that can connect and names this machine may read. Errors of single connections go to log.
 func ServeMetrics(ctx context.Context, l net.Listener, write func(io.Writer) error, log *slog.Logger) error {
 	mux := http.NewServeMux()
 	mux.Handle(MetricsPath, scrape(write))
-	return serve(ctx, netutil.LimitListener(l, maxScrapers), &http.Server{Handler: mux}, log)
+	return servePublic(ctx, l, mux, log)
 }
 
 // scrape serves the output of write, in Prometheus' text format or, if the client asks for

@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-
-	"golang.org/x/net/netutil"
 )
 
 // Paths of the probes.
@@ -23,12 +21,12 @@ type Probes struct {
 }
 
 // ServeProbes serves GET /healthz and GET /readyz only, on l until ctx ends, then closes
-// l. Every client that can connect may ask. Errors of single connections go to log.
+// l. Every client that can connect and names this machine may ask. Errors of single connections go to log.
 func ServeProbes(ctx context.Context, l net.Listener, p Probes, log *slog.Logger) error {
 	mux := http.NewServeMux()
 	mux.Handle(HealthyPath, probe(p.Healthy))
 	mux.Handle(ReadyPath, probe(p.Ready))
-	return serve(ctx, netutil.LimitListener(l, maxScrapers), &http.Server{Handler: mux}, log)
+	return servePublic(ctx, l, mux, log)
 }
 
 // probe answers 200 and "ok", or 503 and the reason.

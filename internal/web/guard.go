@@ -4,11 +4,11 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/base64"
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
+
+	"github.com/scon-project/scon/internal/api"
 )
 
 // Every local user, and every container with the host's network, can connect to a
@@ -43,7 +43,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		switch {
 		case r.Method != http.MethodGet:
 			http.Error(w, "the page only reads: GET", http.StatusMethodNotAllowed)
-		case s.token != "" && !isAddress(r.Host):
+		case s.token != "" && !api.IsAddress(r.Host):
 			http.Error(w, "ask for the page by its address, not by a name", http.StatusForbidden)
 		case !sameOrigin(r):
 			http.Error(w, "the request comes from another site", http.StatusForbidden)
@@ -51,18 +51,6 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		}
 	})
-}
-
-// isAddress reports whether a request's host is an address or localhost. By another name
-// that leads here (DNS rebinding) a site's own page would ask. A proxy in front of a unix
-// socket has a name, and knows it.
-func isAddress(host string) bool {
-	name, _, err := net.SplitHostPort(host)
-	if err != nil {
-		name = strings.Trim(host, "[]")
-	}
-	_, err = netip.ParseAddr(name)
-	return err == nil || name == "localhost"
 }
 
 // sameOrigin reports whether a request is not one that another site's page makes. A

@@ -18,8 +18,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/live"
 )
@@ -43,9 +41,8 @@ type Options struct {
 
 // Bounds of what pages may take.
 const (
-	mostClients = 64               // connections
-	patience    = 10 * time.Second // for a page to read
-	mostHeader  = 16 << 10         // bytes
+	patience   = 10 * time.Second // for a page to read
+	mostHeader = 16 << 10         // bytes
 )
 
 // Server is the page's server.
@@ -101,7 +98,9 @@ func (s *Server) Serve(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { s.http.Close() })
 	defer stop()
 	defer s.Close()
-	if err := s.http.Serve(netutil.LimitListener(s.listener, mostClients)); !errors.Is(err, http.ErrServerClosed) {
+	bounded := api.NewPublic(s.listener)
+	s.http.ConnState = bounded.Note
+	if err := s.http.Serve(bounded); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the page: %w", err)
 	}
 	return nil
