@@ -9,6 +9,7 @@ import (
 
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/plain"
 	"github.com/scon-project/scon/internal/service"
 )
 
@@ -43,7 +44,7 @@ is 1 if a service would refuse them.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(t.stdout, "%s: the settings are good\n", cli.Printable(cmp.Or(file, "no "+t.config)))
+			_, err = fmt.Fprintf(t.stdout, "%s: the settings are good\n", plain.Text(cmp.Or(file, "no "+t.config)))
 			return err
 		},
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/plain"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/state"
 )
@@ -87,7 +88,7 @@ func (t *tool) doctorLatency(asJSON bool) error {
 	out := bufio.NewWriter(t.stdout)
 	fmt.Fprintf(out, "kernel %s\n\n", d.Kernel)
 	for _, p := range d.Preparations {
-		fmt.Fprintf(out, "%-7s  %-18s %s\n", p.Level, p.Name, cli.Printable(p.Found))
+		fmt.Fprintf(out, "%-7s  %-18s %s\n", p.Level, p.Name, plain.Text(p.Found))
 		fmt.Fprintf(out, "%-27s the paper: %s; effect: %s\n", "", p.Paper, p.Seen)
 		if p.Remedy != "" {
 			fmt.Fprintf(out, "%-27s do: %s\n", "", p.Remedy)
@@ -129,7 +130,7 @@ func (t *tool) printDoctor(d api.Doctor, verdict string) error {
 	out := bufio.NewWriter(t.stdout)
 	fmt.Fprintf(out, "kernel %s\n\n", d.Kernel)
 	for _, c := range d.Capabilities {
-		fmt.Fprintf(out, "%-4s  %-21s %s\n", c.Level, c.Name, cli.Printable(c.Found))
+		fmt.Fprintf(out, "%-4s  %-21s %s\n", c.Level, c.Name, plain.Text(c.Found))
 		if c.Level == "ok" {
 			continue
 		}

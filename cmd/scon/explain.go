@@ -9,6 +9,7 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/plain"
 )
 
 func (t *tool) newExplainCommand() *cobra.Command {
@@ -72,7 +73,7 @@ func (t *tool) printExplanation(e api.Explanation, wide bool) error {
 
 // explanationText is an explanation without its connections.
 func explanationText(e api.Explanation, width int) string {
-	return cli.Wrap("", cli.Printable(e.Subject)+" "+verdict(e), width) + "\n" + findingsText(e.Findings, width)
+	return cli.Wrap("", plain.Text(e.Subject)+" "+verdict(e), width) + "\n" + findingsText(e.Findings, width)
 }
 
 // verdict says in a word what an explanation explains.
@@ -92,7 +93,7 @@ func findingsText(findings []api.Finding, width int) string {
 	var text strings.Builder
 	line := func(prefix, what string) {
 		if what != "" {
-			text.WriteString(cli.Wrap(prefix, cli.Printable(what), width) + "\n")
+			text.WriteString(cli.Wrap(prefix, plain.Text(what), width) + "\n")
 		}
 	}
 	for _, f := range findings {

@@ -10,6 +10,7 @@ import (
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/live"
 	"github.com/scon-project/scon/internal/numbers"
+	"github.com/scon-project/scon/internal/plain"
 )
 
 func (t *tool) newFlowsCommand() *cobra.Command {
@@ -56,7 +57,7 @@ func addWideFlag(cmd *cobra.Command, wide *bool) {
 func noFlows(s api.Status, container string) string {
 	switch {
 	case container != "":
-		return fmt.Sprintf("No connections of %[1]s: 'scon explain %[1]s' says why.", cli.Printable(container))
+		return fmt.Sprintf("No connections of %[1]s: 'scon explain %[1]s' says why.", plain.Text(container))
 	case len(s.Containers) == 0:
 		return "No connections: " + noContainers
 	default:

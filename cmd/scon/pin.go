@@ -14,6 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/pin"
+	"github.com/scon-project/scon/internal/plain"
 )
 
 // thisPinHost returns this machine with the network namespaces of its containers.
@@ -137,7 +138,7 @@ func (t *tool) printPlan(p pin.Plan) error {
 
 func printNotes(out io.Writer, notes []string) {
 	for _, n := range notes {
-		fmt.Fprintf(out, "note: %s\n", cli.Printable(n))
+		fmt.Fprintf(out, "note: %s\n", plain.Text(n))
 	}
 }
 
@@ -219,7 +220,7 @@ func (t *tool) newPinRestoreCommand() *cobra.Command {
 					back++
 					continue
 				}
-				fmt.Fprintf(out, "left: %s of %s: %s\n", cli.Printable(r.Place()), cli.Printable(ofWhom(r.Setting)), cli.Printable(r.Left))
+				fmt.Fprintf(out, "left: %s of %s: %s\n", plain.Text(r.Place()), plain.Text(ofWhom(r.Setting)), plain.Text(r.Left))
 			}
 			switch {
 			case err != nil:

@@ -13,6 +13,7 @@ import (
 	"github.com/scon-project/scon/internal/numbers"
 	"github.com/scon-project/scon/internal/pipe/control"
 	"github.com/scon-project/scon/internal/pipe/copier"
+	"github.com/scon-project/scon/internal/plain"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -57,7 +58,7 @@ func (t *tool) newPipeReadCommand(use, short string, show func(control.Pipe) err
 
 func (t *tool) printPipeList(p control.Pipe) error {
 	if len(p.Names) == 0 && len(p.Connections) == 0 {
-		_, err := fmt.Fprintf(t.stdout, "No names and no connections at %s.\n", cli.Printable(p.Socket))
+		_, err := fmt.Fprintf(t.stdout, "No names and no connections at %s.\n", plain.Text(p.Socket))
 		return err
 	}
 	names := cli.NewTable("NAME", "PROCESS", "NETNS", "ENGINES", ">WAITING", ">BACKLOG")
@@ -88,17 +89,17 @@ func (t *tool) printPipeList(p control.Pipe) error {
 func process(p control.PipeParty) string { return fmt.Sprintf("%s/%d", p.Command, p.PID) }
 
 func (t *tool) printPipeStat(p control.Pipe) error {
-	fmt.Fprintf(t.stdout, "socket       %s\n", cli.Printable(p.Socket))
+	fmt.Fprintf(t.stdout, "socket       %s\n", plain.Text(p.Socket))
 	fmt.Fprintf(t.stdout, "engines      %s\n", cli.OrDash(strings.Join(p.Engines, " ")))
 	if p.CopyDevice != "" {
-		fmt.Fprintf(t.stdout, "copy device  %s\n", cli.Printable(p.CopyDevice))
+		fmt.Fprintf(t.stdout, "copy device  %s\n", plain.Text(p.CopyDevice))
 	}
 	fmt.Fprintf(t.stdout, "processes    %d\n", p.Processes)
 	fmt.Fprintf(t.stdout, "connections  %d, since the start %d\n", len(p.Connections), p.Made)
 	fmt.Fprintf(t.stdout, "memory       %s of %s\n", numbers.Bytes(p.MemoryBytes), numbers.Bytes(p.MemoryLimit))
 	fmt.Fprintf(t.stdout, "sent         %s; %d rings grew\n", numbers.Bytes(p.SentBytes), p.Grown)
 	for _, why := range slices.Sorted(maps.Keys(p.Refused)) {
-		fmt.Fprintf(t.stdout, "refused      %d: %s\n", p.Refused[why], cli.Printable(why))
+		fmt.Fprintf(t.stdout, "refused      %d: %s\n", p.Refused[why], plain.Text(why))
 	}
 	return nil
 }

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/internal/plain"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -85,11 +85,11 @@ func hanging(services []serviceStatus) error {
 func (s serviceStatus) condition() string {
 	switch {
 	case s.Error != "":
-		return cli.Printable(s.Error)
+		return plain.Text(s.Error)
 	case len(s.Left) > 0:
-		return cli.Printable(fmt.Sprintf("crashed: %s: %s; %s", s.Why, strings.Join(s.Left, ", "), afterCrash))
+		return plain.Text(fmt.Sprintf("crashed: %s: %s; %s", s.Why, strings.Join(s.Left, ", "), afterCrash))
 	default:
-		return cli.Printable(s.Why)
+		return plain.Text(s.Why)
 	}
 }
 

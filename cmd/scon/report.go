@@ -13,6 +13,7 @@ import (
 
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/numbers"
+	"github.com/scon-project/scon/internal/plain"
 	"github.com/scon-project/scon/internal/report"
 	"github.com/scon-project/scon/internal/state"
 )
@@ -131,7 +132,7 @@ func (t *tool) printReport(d report.Document) error {
 		fmt.Fprintf(t.stdout, "\nMissing%s:\n", note)
 	}
 	for _, w := range why {
-		fmt.Fprintf(t.stdout, "  %s\n      %s\n", strings.Join(missing[w], ", "), cli.Printable(w))
+		fmt.Fprintf(t.stdout, "  %s\n      %s\n", strings.Join(missing[w], ", "), plain.Text(w))
 	}
 	names := "names of containers too"
 	if d.Names {

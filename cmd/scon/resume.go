@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/plain"
 )
 
 // stillPaused says what is paused after a container, or all, was resumed: all and each have
@@ -22,7 +22,7 @@ func stillPaused(s api.Status, container string) string {
 	var names []string
 	for _, c := range s.Containers {
 		if c.Paused {
-			names = append(names, cli.Printable(cmp.Or(c.Name, c.ID, c.Dev)))
+			names = append(names, plain.Text(cmp.Or(c.Name, c.ID, c.Dev)))
 		}
 	}
 	if len(names) == 0 {

@@ -17,6 +17,7 @@ import (
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/host/programs"
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/internal/plain"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -102,7 +103,7 @@ func pipeAnswers() error {
 	}
 	conn, err := net.Dial("unixpacket", socket)
 	if err != nil {
-		return fmt.Errorf("no pipe broker answers at %s; set pipe.enabled in the configuration, then start it with 'scon up': %w", cli.Printable(socket), err)
+		return fmt.Errorf("no pipe broker answers at %s; set pipe.enabled in the configuration, then start it with 'scon up': %w", plain.Text(socket), err)
 	}
 	return conn.Close()
 }
@@ -126,7 +127,7 @@ func preloadable(path string) (elf.Machine, error) {
 		}
 		path = interpreter
 	}
-	return 0, fmt.Errorf("%s: too many scripts name each other as interpreters", cli.Printable(path))
+	return 0, fmt.Errorf("%s: too many scripts name each other as interpreters", plain.Text(path))
 }
 
 // ownRights rejects programs that run with more rights than their caller: the
@@ -137,10 +138,10 @@ func ownRights(path string) error {
 		return fmt.Errorf("inspect a program: %w", err)
 	}
 	if info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
-		return staysTCP{cli.Printable(path) + " is setuid or setgid: the loader preloads nothing into it"}
+		return staysTCP{plain.Text(path) + " is setuid or setgid: the loader preloads nothing into it"}
 	}
 	if n, err := unix.Getxattr(path, "security.capability", nil); err == nil && n > 0 {
-		return staysTCP{cli.Printable(path) + " has file capabilities: the loader preloads nothing into it"}
+		return staysTCP{plain.Text(path) + " has file capabilities: the loader preloads nothing into it"}
 	}
 	return nil
 }
@@ -155,7 +156,7 @@ func interpreterOf(path string) (string, error) {
 	head := make([]byte, 256)
 	n, err := f.Read(head)
 	if err != nil {
-		return "", fmt.Errorf("inspect %s: %w", cli.Printable(path), err)
+		return "", fmt.Errorf("inspect %s: %w", plain.Text(path), err)
 	}
 	line, isScript := bytes.CutPrefix(head[:n], []byte("#!"))
 	if !isScript {
@@ -164,12 +165,12 @@ func interpreterOf(path string) (string, error) {
 	line, _, _ = bytes.Cut(line, []byte("\n"))
 	words := strings.Fields(string(line))
 	if len(words) == 0 {
-		return "", fmt.Errorf("%s is a script that names no interpreter", cli.Printable(path))
+		return "", fmt.Errorf("%s is a script that names no interpreter", plain.Text(path))
 	}
 	if filepath.Base(words[0]) == "env" && len(words) > 1 && !strings.HasPrefix(words[1], "-") {
 		found, err := exec.LookPath(words[1])
 		if err != nil {
-			return "", fmt.Errorf("find %q, which %s names: %w", words[1], cli.Printable(path), errors.Unwrap(err))
+			return "", fmt.Errorf("find %q, which %s names: %w", words[1], plain.Text(path), errors.Unwrap(err))
 		}
 		return found, nil
 	}
@@ -181,20 +182,20 @@ func interpreterOf(path string) (string, error) {
 func linked(path string) (elf.Machine, error) {
 	f, err := elf.Open(path)
 	if err != nil {
-		return 0, fmt.Errorf("%s is not a program: %w", cli.Printable(path), err)
+		return 0, fmt.Errorf("%s is not a program: %w", plain.Text(path), err)
 	}
 	defer f.Close()
 	// Go's linker writes this section. Package debug/buildinfo would link parsers of
 	// other systems' formats.
 	if f.Section(".go.buildinfo") != nil {
-		return 0, staysTCP{cli.Printable(path) + " is written in Go: it makes its own system calls"}
+		return 0, staysTCP{plain.Text(path) + " is written in Go: it makes its own system calls"}
 	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
 			return f.Machine, nil
 		}
 	}
-	return 0, staysTCP{cli.Printable(path) + " is statically linked: nothing can be preloaded into it"}
+	return 0, staysTCP{plain.Text(path) + " is statically linked: nothing can be preloaded into it"}
 }
 
 // findRunLibrary finds libsconrun.so and checks that a program of the machine can load it.
@@ -205,14 +206,14 @@ func findRunLibrary(machine elf.Machine) (string, error) {
 	}
 	f, err := elf.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("inspect %s: %w", cli.Printable(path), err)
+		return "", fmt.Errorf("inspect %s: %w", plain.Text(path), err)
 	}
 	defer f.Close()
 	if f.Machine != machine {
-		return "", fmt.Errorf("%s is for %v, the program for %v", cli.Printable(path), f.Machine, machine)
+		return "", fmt.Errorf("%s is for %v, the program for %v", plain.Text(path), f.Machine, machine)
 	}
 	if strings.ContainsAny(path, " :") {
-		return "", fmt.Errorf("%s: the loader accepts no path with spaces or colons", cli.Printable(path))
+		return "", fmt.Errorf("%s: the loader accepts no path with spaces or colons", plain.Text(path))
 	}
 	return path, nil
 }

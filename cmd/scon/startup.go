@@ -12,6 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/numbers"
+	"github.com/scon-project/scon/internal/plain"
 	"github.com/scon-project/scon/internal/startup"
 	"github.com/scon-project/scon/internal/startup/control"
 	"github.com/scon-project/scon/internal/state"
@@ -103,7 +104,7 @@ func startupOf(c *control.Client) (control.Startup, error) {
 func (t *tool) printStartup(s control.Startup) error {
 	fmt.Fprintf(t.stdout, "attached  %d, since the start %d from a pool\n", len(s.Attachments), s.HandedOver)
 	for _, why := range slices.Sorted(maps.Keys(s.InPlace)) {
-		fmt.Fprintf(t.stdout, "in place  %d: %s\n", s.InPlace[why], cli.Printable(why))
+		fmt.Fprintf(t.stdout, "in place  %d: %s\n", s.InPlace[why], plain.Text(why))
 	}
 	fmt.Fprintln(t.stdout)
 	networks := cli.NewTable("NETWORK", "KIND", ">ADDRESSES", ">READY", ">TARGET")

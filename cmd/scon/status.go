@@ -16,6 +16,7 @@ import (
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/numbers"
+	"github.com/scon-project/scon/internal/plain"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -104,7 +105,7 @@ func (s serviceStatus) line(enabled bool) string {
 	word, tone := "", cli.Plain
 	switch {
 	case s.condition() != "":
-		word, tone = cli.Printable(s.condition()), cli.Bad
+		word, tone = plain.Text(s.condition()), cli.Bad
 	case s.Running:
 		word = fmt.Sprintf("pid %d, scon %s", s.PID, s.Version)
 	case enabled:
@@ -159,10 +160,10 @@ func (t *tool) printStatus(s api.Status, minute api.History, services []serviceS
 	}
 	line("entries", "%d", s.Totals.Entries)
 	if s.Table.Why != "" {
-		line("table", "%s", cli.Paint(cli.Warn, fmt.Sprintf("no more than %d entries have room: %s", s.Table.Room, cli.Printable(s.Table.Why))))
+		line("table", "%s", cli.Paint(cli.Warn, fmt.Sprintf("no more than %d entries have room: %s", s.Table.Room, plain.Text(s.Table.Why))))
 	}
 	if why := mostFirst(s.Reasons); why != "" {
-		line("uplinks", "regular: %s", cli.Printable(why))
+		line("uplinks", "regular: %s", plain.Text(why))
 	}
 	t.printServices(out, services, "")
 	fmt.Fprintln(t.stdout)
@@ -249,7 +250,7 @@ func stateText(s api.Status) string {
 	case api.StatePaused:
 		return s.State + " (every packet goes regular; 'scon resume' ends it)"
 	case api.StateInert:
-		return s.State + " (" + cli.Printable(s.Why) + "; 'scon doctor' has the details)"
+		return s.State + " (" + plain.Text(s.Why) + "; 'scon doctor' has the details)"
 	default:
 		return s.State
 	}
@@ -263,7 +264,7 @@ func hooksText(hooks []api.Hook) string {
 	for _, h := range hooks {
 		switch h.Hook {
 		case "to_wire":
-			uplinks = append(uplinks, cli.Printable(h.Dev))
+			uplinks = append(uplinks, plain.Text(h.Dev))
 		case "from_container":
 			ports++
 		}

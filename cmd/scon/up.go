@@ -26,6 +26,7 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/plain"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/state"
 )
@@ -394,11 +395,11 @@ func (t *tool) printUp(word string, o service.Options) error {
 	}
 	var containers, uplinks []string
 	for _, c := range s.Containers {
-		containers = append(containers, cli.Printable(cmp.Or(c.Name, c.ID, c.Dev)))
+		containers = append(containers, plain.Text(cmp.Or(c.Name, c.ID, c.Dev)))
 	}
 	for _, h := range s.Hooks {
 		if h.Hook == "to_wire" {
-			uplinks = append(uplinks, cli.Printable(h.Dev))
+			uplinks = append(uplinks, plain.Text(h.Dev))
 		}
 	}
 	fmt.Fprintf(t.stdout, "%s: %s, %s, pid %d\n  containers  %s\n  uplinks     %s\n  log         %s\n",

@@ -14,6 +14,7 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/plain"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -72,7 +73,7 @@ func Containers(cmd *cobra.Command, _ []string, _ string) (names []string, _ cob
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	for _, c := range s.Containers {
-		if name := cmp.Or(c.Name, c.ID, c.Dev); name == Printable(name) {
+		if name := cmp.Or(c.Name, c.ID, c.Dev); name == plain.Text(name) {
 			names = append(names, name)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/charmbracelet/x/ansi"
+
+	"github.com/scon-project/scon/internal/plain"
 )
 
 // Column is a column of a grid. On a narrow terminal, the columns with the highest Drop
@@ -38,7 +40,7 @@ func Grid[T any](columns []Column[T], rows []T, width int) (header string, lines
 	for j := range rows {
 		texts[j] = make([]string, len(columns))
 		for i, c := range columns {
-			texts[j][i] = Printable(c.Text(&rows[j]))
+			texts[j][i] = plain.Text(c.Text(&rows[j]))
 			sizes[i].add(texts[j][i])
 		}
 	}

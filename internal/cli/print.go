@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
 )
 
 // PrintJSON prints a document of package api.
@@ -59,17 +58,6 @@ func Bar(part, rest float64, width int) string {
 		full = int(float64(width) * part / (part + rest))
 	}
 	return strings.Repeat("█", full) + strings.Repeat("░", width-full)
-}
-
-// Printable replaces control characters, which a terminal would obey: names
-// come from containers.
-func Printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
 }
 
 // OrDash fills an empty cell.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/scon-project/scon/internal/plain"
 )
 
 // Family is the metrics of one name.
@@ -41,7 +43,7 @@ type Page map[*Family][]string
 
 var (
 	helpText   = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
-	labelValue = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
+	labelValue = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 )
 
 // Put adds a sample, with a value for each of the family's labels.
@@ -54,7 +56,7 @@ func (p Page) Put(f *Family, value float64, labels ...string) {
 func (f *Family) sample(suffix string, value float64, labels []string, more ...string) string {
 	var pairs []string
 	pair := func(name, value string) {
-		pairs = append(pairs, fmt.Sprintf(`%s="%s"`, name, labelValue.Replace(strings.ToValidUTF8(value, "?"))))
+		pairs = append(pairs, fmt.Sprintf(`%s="%s"`, name, labelValue.Replace(plain.Text(value))))
 	}
 	for i, name := range f.labels {
 		pair(name, labels[i])

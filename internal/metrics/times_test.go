@@ -18,12 +18,12 @@ func TestTimes(t *testing.T) {
 		times.Add(d)
 	}
 	p := Page{}
-	p.PutTimes(f, times, `a"b`)
+	p.PutTimes(f, times, "a\"\x1b\nb")
 	for _, want := range []string{
-		`scon_wait_seconds_bucket{stage="a\"b",le="0.0001"} 2`, `scon_wait_seconds_bucket{stage="a\"b",le="0.00025"} 3`,
-		`scon_wait_seconds_bucket{stage="a\"b",le="10.0"} 3`, `scon_wait_seconds_bucket{stage="a\"b",le="30.0"} 4`,
-		`scon_wait_seconds_bucket{stage="a\"b",le="+Inf"} 5`,
-		`scon_wait_seconds_sum{stage="a\"b"} 90.000201`, `scon_wait_seconds_count{stage="a\"b"} 5`,
+		`scon_wait_seconds_bucket{stage="a\"??b",le="0.0001"} 2`, `scon_wait_seconds_bucket{stage="a\"??b",le="0.00025"} 3`,
+		`scon_wait_seconds_bucket{stage="a\"??b",le="10.0"} 3`, `scon_wait_seconds_bucket{stage="a\"??b",le="30.0"} 4`,
+		`scon_wait_seconds_bucket{stage="a\"??b",le="+Inf"} 5`,
+		`scon_wait_seconds_sum{stage="a\"??b"} 90.000201`, `scon_wait_seconds_count{stage="a\"??b"} 5`,
 	} {
 		if !strings.Contains(p[f][0]+"\n", want+"\n") {
 			t.Errorf("no line %s in\n%s", want, p[f][0])

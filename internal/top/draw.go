@@ -11,6 +11,7 @@ import (
 
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/live"
+	"github.com/scon-project/scon/internal/plain"
 )
 
 // Lines around the table: the title, the summary, the names of the tables, the table's
@@ -38,7 +39,7 @@ func (m *Model) lines() []string {
 		lines = append(lines, m.cut(l))
 	}
 	if m.page != nil {
-		lines = append(lines, cli.Paint(cli.Head, m.cut(cli.Printable(m.page.title))))
+		lines = append(lines, cli.Paint(cli.Head, m.cut(plain.Text(m.page.title))))
 		for _, l := range m.page.lines[min(m.page.first, len(m.page.lines)):] {
 			lines = append(lines, m.cut(l)) // the terminal may have become narrower
 		}
@@ -70,7 +71,7 @@ func (m *Model) title() string {
 		title += "  the daemon has been restarted"
 	}
 	if m.err != nil && !m.last.At.IsZero() {
-		title += "  " + cli.Paint(cli.Bad, "NO ANSWER: "+cli.Printable(m.err.Error()))
+		title += "  " + cli.Paint(cli.Bad, "NO ANSWER: "+plain.Text(m.err.Error()))
 	}
 	return title
 }
@@ -78,7 +79,7 @@ func (m *Model) title() string {
 // waiting is what the screen has before the first snapshot.
 func (m *Model) waiting() string {
 	if m.err != nil {
-		return cli.Printable(m.err.Error())
+		return plain.Text(m.err.Error())
 	}
 	return "asking the daemon ..."
 }
@@ -164,7 +165,7 @@ func (m *Model) empty() string {
 func (m *Model) bottom() string {
 	switch {
 	case m.editing && m.textWrong != "":
-		return "filter: " + m.text + "_  " + cli.Printable(m.textWrong)
+		return "filter: " + m.text + "_  " + plain.Text(m.textWrong)
 	case m.editing:
 		return "filter: " + m.text + "_  enter ends, esc clears"
 	case m.text != "":
@@ -179,7 +180,7 @@ func reverse(s string) string { return ansi.Style{}.Reverse(true).Styled(s) }
 // wrap makes a page's lines of a text.
 func (m *Model) wrap(text string) (lines []string) {
 	for l := range strings.Lines(text) {
-		lines = append(lines, strings.Split(ansi.Wrap(cli.Printable(strings.TrimRight(l, "\n")), m.width, ""), "\n")...)
+		lines = append(lines, strings.Split(ansi.Wrap(plain.Text(strings.TrimRight(l, "\n")), m.width, ""), "\n")...)
 	}
 	return lines
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/live"
 	"github.com/scon-project/scon/internal/numbers"
+	"github.com/scon-project/scon/internal/plain"
 )
 
 // The tables that can be looked at.
@@ -95,13 +96,13 @@ func summary(v *live.View, width int) []string {
 	}
 	uplinks := ""
 	for _, reason := range live.MostFrequent(v.Uplinks) {
-		uplinks += fmt.Sprintf("  %s %s/s", cli.Printable(reason), numbers.Count(v.Uplinks[reason]))
+		uplinks += fmt.Sprintf("  %s %s/s", plain.Text(reason), numbers.Count(v.Uplinks[reason]))
 	}
 	if uplinks == "" {
 		uplinks = "  nothing regular"
 	}
 	return []string{
-		fmt.Sprintf("state     %s  daemon %.1f %% of a CPU, pid %d", cli.Paint(cli.StateTone(v.State), cli.Printable(state)), v.DaemonCPU, v.PID),
+		fmt.Sprintf("state     %s  daemon %.1f %% of a CPU, pid %d", cli.Paint(cli.StateTone(v.State), plain.Text(state)), v.DaemonCPU, v.PID),
 		fmt.Sprintf("packets   %s %s express  %s/s, %s/s; regular %s/s, discarded %s/s",
 			cli.Paint(cli.Good, cli.Bar(v.Express.Packets, v.Regular, wide)), numbers.Share(v.Express.Packets, v.Regular),
 			numbers.Count(v.Express.Packets), numbers.Bytes(v.Express.Bytes), numbers.Count(v.Regular), numbers.Count(v.Discarded)),

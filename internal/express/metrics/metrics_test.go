@@ -97,7 +97,7 @@ func TestWrite(t *testing.T) {
 		`scon_container_regular_packets_total{%s,reason="no_entry"}`:    3,
 		`scon_container_regular_packets_total{%s,reason="lease_ended"}`: 1,
 	} {
-		want[fmt.Sprintf(name, `container="web \"1\"\n",device="veth1"`)] = value
+		want[fmt.Sprintf(name, `container="web \"1\"?",device="veth1"`)] = value
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
