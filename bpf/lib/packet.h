@@ -172,8 +172,11 @@ always_inline enum reason check_headers(struct __sk_buff *skb, const struct pack
 }
 
 /*
- * IPv6 addresses as a key has them. Without the seed nobody can construct a
- * collision. internal/express/contable computes the same.
+ * IPv6 addresses as a key has them. Without the seed nobody can tell a digest. Whoever
+ * chooses the addresses can make two digests equal with probability 1/2, by the
+ * highest bit of two words, which a product carries nowhere. Since a look-up compares the
+ * addresses, the second one of such connections stays regular, and nothing else happens.
+ * internal/express/contable computes the same.
  */
 always_inline __u64 digest(const __u64 *addrs)
 {

@@ -279,7 +279,7 @@ func (t *Table) LenOf(port int) int {
 func (t *Table) Lookup(tuple conntrack.Tuple) *Conentry {
 	e := t.byTuple[t.KeyOf(tuple, 0)]
 	if e == nil || tuple != e.Conn.Orig && tuple != e.Conn.Reply {
-		return nil // or an IPv6 connection with the same digest of its addresses
+		return nil // or an IPv6 connection with the same digest of its addresses, see bpf/lib/packet.h
 	}
 	return e
 }
