@@ -34,7 +34,7 @@ type path struct {
 // since, has nothing that packets must pass, it does not look again.
 func newPath(topology discover.Topology, own tcfilter.Own, known *path) path {
 	p := path{inside: make(map[int][]rules.Device), xdp: make(map[int]bool)}
-	above := uppersOf(topology.Links)
+	above, bridged := uppersOf(topology.Links), overBridges(topology.Links)
 	for _, b := range topology.Bridges {
 		p.inside[b.Index] = above.of(rules.Device{Name: b.Name, Index: b.Index})
 	}
@@ -47,7 +47,7 @@ func newPath(topology discover.Topology, own tcfilter.Own, known *path) path {
 		}
 	}
 	for _, u := range topology.Uplinks {
-		p.outside = append(p.outside, above.of(rules.Device{Name: u.Name, Index: u.Index})...)
+		p.outside = append(p.outside, above.of(rules.Device{Name: u.Name, Index: u.Index, Bridge: bridged[u.Index]})...)
 	}
 	for _, l := range topology.Links {
 		p.xdp[l.Attrs().Index] = hasXDP(l)

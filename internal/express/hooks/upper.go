@@ -32,6 +32,26 @@ func uppersOf(links []netlink.Link) uppers {
 	return above
 }
 
+// overBridges are the bridges, and the devices that are stacked on one, by their ifindices.
+func overBridges(links []netlink.Link) map[int]bool {
+	bridges, parents := make(map[int]bool), make(map[int]int)
+	for _, l := range links {
+		a := l.Attrs()
+		bridges[a.Index] = l.Type() == "bridge"
+		if a.NetNsID < 0 {
+			parents[a.Index] = a.ParentIndex
+		}
+	}
+	over := make(map[int]bool)
+	const deepest = 8 // MAX_NEST_DEV of the kernel
+	for index := range bridges {
+		for lower, depth := index, 0; lower != 0 && depth <= deepest && !over[index]; lower, depth = parents[lower], depth+1 {
+			over[index] = bridges[lower]
+		}
+	}
+	return over
+}
+
 func ruleDevice(l netlink.Link) rules.Device {
 	return rules.Device{Name: l.Attrs().Name, Index: l.Attrs().Index}
 }

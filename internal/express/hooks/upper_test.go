@@ -36,6 +36,29 @@ func TestUppers(t *testing.T) {
 	}
 }
 
+// Packets leave by a bridge at what is stacked on one, too.
+func TestOverBridges(t *testing.T) {
+	attrs := func(index, parent int) netlink.LinkAttrs {
+		return netlink.LinkAttrs{Index: index, ParentIndex: parent, NetNsID: -1}
+	}
+	elsewhere := attrs(6, 2)
+	elsewhere.NetNsID = 0 // device 2 of another namespace
+	got := overBridges([]netlink.Link{
+		&netlink.Device{LinkAttrs: attrs(1, 0)},
+		&netlink.Bridge{LinkAttrs: attrs(2, 0)},
+		&netlink.Vlan{LinkAttrs: attrs(3, 2)},
+		&netlink.Macvlan{LinkAttrs: attrs(4, 3)},
+		&netlink.Vlan{LinkAttrs: attrs(5, 1)},
+		&netlink.Veth{LinkAttrs: elsewhere},
+		&netlink.Veth{LinkAttrs: attrs(7, 8)},
+		&netlink.Veth{LinkAttrs: attrs(8, 7)},
+	})
+	want := map[int]bool{1: false, 2: true, 3: true, 4: true, 5: false, 6: false, 7: false, 8: false}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // Two devices that are each other's parent, as a pair in one namespace, end.
 func TestUppersOfPair(t *testing.T) {
 	a := rules.Device{Name: "a", Index: 2}

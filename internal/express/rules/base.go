@@ -49,7 +49,7 @@ func (b *base) starting() bool { return b.nat || b.hook == input || b.hook == ou
 
 // outer reports whether the chain sees the outer packets of a tunnel.
 func (b *base) outer() bool {
-	return !b.nat && slices.Contains([]hook{prerouting, input, output, postrouting, ingress, egress}, b.hook)
+	return !b.nat && slices.Contains([]hook{prerouting, input, output, postrouting, ingress, egress, bridgeOutput, bridgePostrouting}, b.hook)
 }
 
 // stages returns the stages of address translation that packets may be in.
@@ -119,7 +119,18 @@ func (b *base) devicePairs(c *Conn, outward bool, fn func(iif, oif *Device)) {
 		if !outward || between {
 			fn(nil, leaves[0])
 		}
+		if b.bare(outward, outside) {
+			fn(nil, nil) // a port of the uplink
+		}
 	}
+}
+
+// bare reports whether express packets of one direction pass the hook: that of a bridge by
+// which they leave. At a device's egress hook a packet that a program has redirected from an
+// ingress is left out (nf_skip_egress in the kernel's net/core/dev.c).
+func (b *base) bare(outward bool, outside []*Device) bool {
+	return outward && (b.hook == bridgeOutput || b.hook == bridgePostrouting) &&
+		slices.ContainsFunc(outside, func(d *Device) bool { return d == nil || d.Bridge })
 }
 
 // pointer is a device, if it is known.
@@ -190,6 +201,7 @@ func (b *base) forms(c *Conn, unreplied bool, fn func(*form)) {
 	for _, f.family = range b.familiesOf(c) {
 		for _, reply := range []bool{false, true} {
 			f.reply, f.outward = reply, reply == c.Replies
+			f.bare = b.bare(f.outward, pointers(c.Outside))
 			for _, s := range b.stages() {
 				f.fill(s)
 				b.devicePairs(c, f.outward, func(iif, oif *Device) {

@@ -131,12 +131,13 @@ type machine struct {
 	stopped  bool
 	budget   int // of rules: chains that jump to each other multiply them
 
-	partial    bool  // some packets may not get to the rules that are followed
-	untracks   bool  // all packets have reached a rule that keeps them from conntrack
-	dropper    *rule // the latest one reached that drops
-	translates bool  // a rule reached may translate addresses
-	retracks   bool  // a rule reached may change what conntrack knows of packets
-	affected   bool  // a step was reached that does more than check
+	partial    bool   // some packets may not get to the rules that are followed
+	untracks   bool   // all packets have reached a rule that keeps them from conntrack
+	dropper    *rule  // the latest one reached that drops
+	translates bool   // a rule reached may translate addresses
+	retracks   bool   // a rule reached may change what conntrack knows of packets
+	lacks      string // what the rule depends on and express packets lack at the hook
+	affected   bool   // a step was reached that does more than check
 
 	change *Change // stops where packets reach a rule that has changed; or nil
 }
@@ -233,11 +234,15 @@ func (m *machine) apply(r *rule) truth {
 	r.ready()
 	t := yes
 	why := ""
-	m.verdicts = nil
+	m.verdicts, m.lacks = nil, ""
 	for i := range r.steps {
 		s := &r.steps[i]
 		m.affected = m.affected || !s.pure
 		if s.check == nil {
+			if m.bare { // express packets pass it, too
+				t = varies
+				continue
+			}
 			m.touch(r, s.reason())
 			return varies
 		}
@@ -253,7 +258,10 @@ func (m *machine) apply(r *rule) truth {
 		}
 		t = t.and(u)
 	}
-	if t == varies && !m.first {
+	if m.bare {
+		why = m.lacks
+	}
+	if t == varies && !m.first && why != "" {
 		m.touch(r, why)
 	}
 	if m.verdicts == nil {

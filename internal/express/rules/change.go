@@ -435,7 +435,8 @@ func tunnelConn(port uint16) Conn {
 // outerForm is the form of the outer packets of a tunnel, in one direction.
 func (b *base) outerForm(c *Conn) form {
 	f := b.form(c)
-	f.family, f.unreplied = ipv4, true
+	f.family, f.unreplied, f.outward = ipv4, true, true
+	f.bare = b.bare(f.outward, unknownDevice)
 	f.fill(translated)
 	return f
 }

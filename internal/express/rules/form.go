@@ -11,8 +11,9 @@ import (
 
 // Device is a network device of the namespace.
 type Device struct {
-	Name  string
-	Index int
+	Name   string
+	Index  int
+	Bridge bool // packets that leave by it pass the output hook of bridges
 }
 
 // Conn is a connection of a container, and the devices that its packets may
@@ -96,6 +97,9 @@ type form struct {
 	tracked   bool      // conntrack has seen the packet
 	layer3    bool      // the hook is one of IP's
 	bridged   bool      // the hook is one of a bridge's
+	// bare means that express packets do pass the hook, without conntrack's entry and
+	// without a route: a rule there sees neither, and both of a regular packet.
+	bare bool
 	// first means that the packet belongs to no connection yet; firstState is
 	// conntrack's state of it then, 0 if that is not known. All TCP flags and
 	// the DSCP of such packets vary.

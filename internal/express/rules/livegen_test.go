@@ -43,7 +43,7 @@ func (g *ruleGenerator) conn() Conn {
 		c.Untracked = true
 		c.Status = 0
 	case 2:
-		c.Peer = Device{"veth1", 8}
+		c.Peer = Device{Name: "veth1", Index: 8}
 	}
 	return c
 }

@@ -297,6 +297,39 @@ func TestNFTWays(t *testing.T) {
 	}
 }
 
+// Express packets that leave by a bridge pass the output hook of bridges, without conntrack's
+// entry and without a route. A rule that asks for these keeps regular what it may match; a
+// rule that judges packets by anything else judges them, too.
+func TestOutputOfBridge(t *testing.T) {
+	conn := outbound(tcp, "443")
+	over := conn
+	over.Outside = []Device{{Name: "br0", Index: 9, Bridge: true}}
+	incoming := published(tcp, "80")
+	incoming.Outside = over.Outside
+	lacking := func(what string) string { return what + ", which express packets lack there" }
+	chainAt := func(hook, rules string) string {
+		return "table bridge t {\nchain f { type filter hook " + hook + " priority 0; " + rules + "; }\n}"
+	}
+	for _, c := range []touchCase{
+		{"state", chainAt("output", "meta protocol ip ct state invalid drop"), over, lacking("ct state")},
+		{"state, postrouting", chainAt("postrouting", "ct state established accept"), over, lacking("ct state")},
+		{"realm", chainAt("output", "meta rtclassid 1 drop"), over, lacking("rtclassid")},
+		{"realm, postrouting", chainAt("postrouting", "meta rtclassid 1 drop"), over, lacking("rtclassid")},
+		{"replies", chainAt("output", "meta rtclassid 1 drop"), incoming, lacking("rtclassid")},
+		{"mark", chainAt("output", "ct mark 1 drop"), over, lacking("ct mark")},
+		{"mark set", chainAt("output", "ct mark set 1"), over, lacking("ct mark")},
+		{"map", chainAt("output", "ct state vmap { invalid : drop, established : accept }"), over, lacking("ct state")},
+		{"no bridge", chainAt("output", "meta rtclassid 1 drop"), conn, ""},
+		{"others", chainAt("output", "ip saddr 203.0.113.77 meta rtclassid 1 drop"), over, ""},
+		{"accepted before", chainAt("output", "tcp dport 443 accept\nmeta rtclassid 1 drop"), over, ""},
+		{"forward", chainAt("forward", "meta rtclassid 1 drop"), over, ""},
+		{"limit", chainAt("output", "oifname eth9 limit rate 1/second accept"), over, ""},
+		{"limit, then realm", chainAt("output", "tcp dport 443 limit rate 1/second meta rtclassid 1 drop"), over, lacking("rtclassid")},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(t, Options{}, nft) })
+	}
+}
+
 func TestRuleText(t *testing.T) {
 	r := read(t, Options{}, nft, forwardChain(`iifname "docker*" ip saddr 172.17.0.0/16 tcp dport { 80, 443 } limit rate 5/second log`))
 	all := r.PerPacket()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -110,6 +111,9 @@ func (k *compiler) add(e nftExpr) {
 	case "dynset":
 		k.dynset(e)
 	case "fib", "rt", "xfrm":
+		if e.name == "rt" {
+			k.lacking(e.name)
+		}
 		const dreg, longest = 1, 16 // of all three
 		k.load(e, dreg, longest, source{text: e.name}, unknown)
 	case "hash":
@@ -125,6 +129,9 @@ func (k *compiler) add(e nftExpr) {
 	case "match":
 		if e.text(unix.NFTA_MATCH_NAME) == "comment" {
 			k.comments = append(k.comments, cString(e.get(unix.NFTA_MATCH_INFO)))
+		}
+		if name := e.text(unix.NFTA_MATCH_NAME); slices.Contains(xtLacking, name) {
+			k.lacking(name)
 		}
 		s := xtMatch(e.text(unix.NFTA_MATCH_NAME), int(e.number(unix.NFTA_MATCH_REV)), bytes.Clone(e.get(unix.NFTA_MATCH_INFO)))
 		s.pure = s.check != nil // a match changes no packet
@@ -192,6 +199,22 @@ func (k *compiler) load(e nftExpr, dreg uint16, length int, src source, load fun
 		return yes
 	}})
 }
+
+// lacking adds a step for what express packets lack that pass the hook: conntrack's entry
+// and the route. There a rule judges them otherwise than regular ones (nft_ct_get_eval in
+// the kernel's net/netfilter/nft_ct.c: INVALID, or no match).
+func (k *compiler) lacking(name string) {
+	k.step(step{pure: true, check: func(m *machine) truth {
+		if m.bare {
+			m.lacks = name + ", which express packets lack there"
+			return varies
+		}
+		return yes
+	}})
+}
+
+// xtLacking are matches of iptables that ask for conntrack's entry or the route.
+var xtLacking = []string{"connbytes", "connlabel", "connlimit", "connmark", "conntrack", "helper", "policy", "realm", "state"}
 
 // unknown loads something that is the same for all packets of a connection.
 func unknown(_ *machine, to []octet) { clear(to) }

@@ -181,6 +181,9 @@ func (k *compiler) meta(e nftExpr) {
 	case e.has(unix.NFTA_META_SREG):
 		k.setMeta(e, key)
 	case ok:
+		if key == unix.NFT_META_RTCLASSID || key == unix.NFT_META_SECMARK {
+			k.lacking(known.name)
+		}
 		k.load(e, unix.NFTA_META_DREG, known.length, source{known.name, known.format}, known.load)
 	default:
 		k.strange(e)
@@ -274,6 +277,7 @@ func (k *compiler) ct(e nftExpr) {
 		k.strange(e)
 		return
 	}
+	k.lacking(known.name)
 	if e.has(unix.NFTA_CT_SREG) {
 		if key == unix.NFT_CT_ZONE {
 			k.step(zoning(""))
