@@ -3,6 +3,8 @@ package express_test
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -172,4 +174,45 @@ func TestUntrackedLease(t *testing.T) {
 	}
 	b.Sh(lab.Device, "sysctl -q -w net.ipv4.neigh.docker0.gc_stale_time=20")
 	wantLease(t, b.Outgoing("tcp", 1), bound, lease)
+}
+
+// Without a rule that has conntrack track, the kernel neither tracks nor translates in the
+// namespace, although the chains of address translation are still there: a restart of a
+// container engine flushes its table before it fills it again. Nothing goes express with
+// addresses that the kernel does not translate.
+func TestLastTrackingRule(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	c := b.Outgoing("udp", 1).GoExpress()
+	wire := b.OpenWire(lab.Edge)
+	saved := b.Sh(lab.Device, "nft list ruleset")
+	flush := ""
+	for line := range strings.Lines(b.Sh(lab.Device, "nft list tables")) {
+		flush += "nft flush " + strings.TrimSpace(line) + "\n"
+	}
+	b.Sh(lab.Device, flush)
+	time.Sleep(20 * time.Millisecond) // a netlink message takes less
+	translated := func(frame []byte) bool {
+		const etherLen, source, udp = 14, 12, 17
+		return len(frame) > etherLen+28 && frame[etherLen+9] == udp && netip.AddrFrom4([4]byte(frame[etherLen+source:][:4])) == lab.DeviceAddr
+	}
+	wire.Arrived(translated)
+	before := b.ExpressPackets()
+	for range 50 {
+		if _, err := c.Client.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if n := len(wire.Arrived(translated)); n > 0 || b.ExpressPackets() > before {
+		t.Errorf("%d packets left with a translated address, %d were express", n, b.ExpressPackets()-before)
+	}
+
+	// With the rules the connection goes on, translated as before, and goes express again.
+	file := filepath.Join(b.Dir, "saved")
+	if err := os.WriteFile(file, []byte("flush ruleset\n"+saved), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.Sh(lab.Device, "nft -f "+file)
+	c.GoExpress()
 }

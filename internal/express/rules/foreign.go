@@ -13,6 +13,17 @@ const foreignTable = "netfilter"
 // rule.
 func (r Rule) Foreign() bool { return r.Table == foreignTable }
 
+// queueTable stands for the table of what a queue asks.
+const queueTable = "queue"
+
+// Queue is what a queue asks of packets, as a rule: conntrack's entry, or the route.
+func Queue(at string) Rule {
+	return Rule{Table: queueTable, Text: at, Why: "it asks conntrack or the route, which express packets lack there"}
+}
+
+// OfQueue reports whether this is what a queue asks, and no rule.
+func (r Rule) OfQueue() bool { return r.Table == queueTable }
+
 // A function at Netfilter's hooks that is no rule judges single packets for all
 // that is known: it is a base chain with one rule, which every packet reaches.
 func foreignBases(hooks []nfhooks.Hook) (bases []*base) {

@@ -23,6 +23,7 @@ type followed struct {
 	judges, leaves, never, ends bool
 	untracking                  bool // keeps packets from conntrack
 	silent                      bool // as isSilent has it
+	tracks                      bool // has conntrack track packets
 
 	changed bool // by the transaction whose Change is looked at
 	added   bool // and was not there before
@@ -51,10 +52,12 @@ func (t *table) follow(r *rule, expressions iter.Seq[nftExpr], comment string) {
 	}
 	if like := t.tx.like(r.sum); like != nil && len(r.sets) == 0 {
 		r.packed, r.judges, r.leaves, r.never, r.ends, r.untracking, r.silent = like.packed, like.judges, like.leaves, like.never, like.ends, like.untracking, like.silent
+		r.tracks = like.tracks
 		return
 	}
 	for e := range expressions {
 		r.packed = t.words.pack(r.packed, e.plain())
+		r.tracks = r.tracks || e.tracks()
 	}
 	r.packed = slices.Clip(r.packed)
 	t.classify(r)
@@ -62,6 +65,25 @@ func (t *table) follow(r *rule, expressions iter.Seq[nftExpr], comment string) {
 		t.cool()
 	}
 }
+
+// tracks reports whether conntrack tracks packets as long as a rule has the expression
+// (calls of nf_ct_netns_get in the kernel's net/netfilter).
+func (e *nftExpr) tracks() bool {
+	switch e.name {
+	case "ct", "nat", "masq", "redir", "connlimit", "flow_offload", "synproxy":
+		return true
+	case "match":
+		return slices.Contains(trackingMatches, e.text(unix.NFTA_MATCH_NAME))
+	case "target":
+		return slices.Contains(trackingTargets, e.text(unix.NFTA_TARGET_NAME))
+	}
+	return false
+}
+
+var (
+	trackingMatches = []string{"connbytes", "connlabel", "connlimit", "connmark", "conntrack", "helper", "state"}
+	trackingTargets = []string{"CONNMARK", "CONNSECMARK", "CT", "DNAT", "MASQUERADE", "NETMAP", "REDIRECT", "SNAT", "SYNPROXY"}
+)
 
 // mostWarm bounds the rules that stay compiled while many are stored.
 const mostWarm = 256

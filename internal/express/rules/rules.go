@@ -48,6 +48,9 @@ type Rule struct {
 
 // String identifies the rule: "ip filter FORWARD handle 7 (limit)".
 func (r Rule) String() string {
+	if r.OfQueue() {
+		return r.Text
+	}
 	if r.Handle == 0 {
 		return fmt.Sprintf("%s %s (%s)", r.Table, r.Chain, r.Why)
 	}
@@ -56,7 +59,7 @@ func (r Rule) String() string {
 
 // Document is the rule for clients, nil for what is no rule.
 func (r Rule) Document() *api.Rule {
-	if r.Foreign() {
+	if r.Foreign() || r.OfQueue() {
 		return nil
 	}
 	return &api.Rule{Table: r.Table, Chain: r.Chain, Handle: r.Handle, Text: r.Text}

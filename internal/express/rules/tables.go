@@ -16,6 +16,7 @@ type nftables struct {
 	tables     map[tableKey]*table
 	bases      []*base
 	translate  [2]int // how many chains of type nat there are, by family
+	trackers   [2]int // rules of the tables that are kept and that have conntrack track, by family
 	generation uint32
 	rules      int // of the tables that are kept
 	elements   int // of their sets
@@ -301,6 +302,7 @@ func (t *table) newRule(flags uint16, a attrs) {
 
 func (t *table) deleteRule(a attrs) {
 	if !t.kept {
+		t.lessTracking()
 		return
 	}
 	c := t.chains[a.text(unix.NFTA_RULE_CHAIN)]
@@ -318,6 +320,14 @@ func (t *table) deleteRule(a attrs) {
 // and ends nothing only moves the end, which insertRule and removeRule do: a chain may be
 // long.
 func (c *chain) count(r *rule, by int) {
+	if r.tracks {
+		for _, f := range familiesOf(c.in.key.family) {
+			c.in.trackers[f] += by
+		}
+		if by < 0 {
+			c.in.lessTracking()
+		}
+	}
 	c.scanned, c.activated = c.scanned && r.names == noNames && !r.ends, false
 	if r.names == nil {
 		return

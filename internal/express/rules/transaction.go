@@ -16,7 +16,8 @@ type transaction struct {
 	chains map[place]*chainBefore
 	sets   map[place]*set // a copy as it was before, nil for none
 
-	translated [2]bool // families of which a chain of type nat is gone
+	untracked  [2]bool // families of which a rule is gone that may have had conntrack track
+	translated [2]bool // and a chain of type nat
 	translate  [2]int  // how many of these chains there were
 
 	gone    map[uint64]*rule            // by their sums
@@ -223,6 +224,11 @@ func (n *nftables) end() *Change {
 		c.why = n.doubtful
 		return c
 	}
+	for f, had := range tx.untracked {
+		if had && n.trackers[f] == 0 {
+			c.why = "perhaps no rule has conntrack track packets any more"
+		}
+	}
 	for f, had := range tx.translated {
 		if had && n.translate[f] == 0 { // nor are packets of connections that were opened before
 			c.why = "there is no chain of type nat any more"
@@ -271,6 +277,18 @@ func (b *base) now() *base {
 		return c.base
 	}
 	return nil
+}
+
+// lessTracking notes that a rule is gone that may have had conntrack track packets. With the
+// last one of a family the kernel tracks and translates no more (nf_ct_netns_put in its
+// net/netfilter/nf_conntrack_proto.c), also those of connections that are open.
+func (t *table) lessTracking() {
+	if t.tx == nil {
+		return
+	}
+	for _, f := range familiesOf(t.key.family) {
+		t.tx.untracked[f] = true
+	}
 }
 
 // before returns a set as it was before the transaction.
