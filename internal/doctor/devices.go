@@ -44,10 +44,28 @@ func findDevices() []api.Finding {
 		found = append(found, hookable("uplink", u.Index, u.Name))
 	}
 	found = append(found, translated(top)...)
+	found = append(found, asked(top)...)
 	for _, s := range top.Skipped {
 		found = append(found, api.Finding{Level: note, What: s.Dev + " stays regular", Why: s.Reason})
 	}
 	return found
+}
+
+// asked finds a queue that keeps connections regular by what it asks.
+func asked(top discover.Topology) []api.Finding {
+	q := top.Asks
+	if q.At == "" {
+		return nil
+	}
+	which := "connections with translated addresses"
+	if q.All {
+		which = "all connections"
+	}
+	return []api.Finding{{
+		Level: warn, What: which + " stay regular: " + q.At,
+		Why:    "it asks conntrack or the route, which express packets lack there",
+		Remedy: "do without that option if it is not needed, for cake 'tc qdisc change ... nonat'",
+	}}
 }
 
 // translated finds uplinks that are bridges with bridge netfilter.

@@ -241,6 +241,12 @@ func keptFinding(r rules.Rule, until time.Time) api.Finding {
 
 // ruleFinding names the rule that keeps a connection regular.
 func ruleFinding(what string, r rules.Rule) api.Finding {
+	if r.OfQueue() {
+		return api.Finding{
+			Level: "note", What: what + " " + r.Text, Why: r.Why,
+			Remedy: "they go express without that option: 'tc qdisc change', for cake 'nonat', where fairness among containers is not needed",
+		}
+	}
 	if r.Foreign() {
 		return api.Finding{
 			Level: "note", What: what + " " + r.Text,

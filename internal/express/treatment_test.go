@@ -3,11 +3,15 @@ package express_test
 import (
 	"fmt"
 	"net/netip"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/lab"
 	"github.com/scon-project/scon/internal/lab/scontest"
 )
@@ -132,6 +136,42 @@ func TestMarkOfRule(t *testing.T) {
 		"iptables-nft -t mangle -A PREROUTING -s 172.17.0.2 -j CONNMARK --restore-mark")
 	c.GoExpress()
 	wantClass(b, c, "1:10")
+}
+
+// Where a queue asks conntrack for the addresses before translation, connections with
+// translated ones stay regular, since their express packets have no entry: all of a host's
+// containers would be one to it.
+func TestQueueAsksConntrack(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{})
+	nstest.Do(t, b.Node(lab.Device), func() {
+		if out, err := exec.Command("tc", "qdisc", "add", "dev", "eth0", "root", "cake", "nat").CombinedOutput(); err != nil {
+			t.Skipf("no cake in this kernel: %s", out)
+		}
+	})
+	b.Up()
+	c := b.Outgoing("udp", 1)
+	wantAsked := func() {
+		t.Helper()
+		scontest.Eventually(t, "it is regular, and explained", func() error {
+			for range 50 {
+				c.MustPing(1)
+			}
+			if f, err := c.Flow(); err == nil && f.State == api.FlowExpress {
+				return fmt.Errorf("%+v", f)
+			}
+			x, err := b.Daemon.Explain(lab.Port(1))
+			if err == nil && !strings.Contains(fmt.Sprint(x.Findings), "qdisc cake at eth0, by nat") {
+				err = fmt.Errorf("explain says %+v", x.Findings)
+			}
+			return err
+		})
+	}
+	wantAsked()
+	b.Sh(lab.Device, "tc qdisc change dev eth0 root cake nonat")
+	c.GoExpress()
+	b.Sh(lab.Device, "tc qdisc change dev eth0 root cake nat")
+	wantAsked()
 }
 
 // twoUplinks gives device a second path to edge, by eth1 and table 100, and

@@ -34,6 +34,8 @@ type Ports interface {
 	Inside(p *discover.Port) []rules.Device
 	// Outside lists those by which IP may see packets come and go outside.
 	Outside() []rules.Device
+	// Asks is what a queue of the devices asks that packets leave by.
+	Asks() discover.Question
 }
 
 // Rules are the kernel's rules, as last read.
@@ -45,7 +47,7 @@ type Rules interface {
 	Touches(rules.Conn) (rules.Rule, bool)
 	// Silent finds a rule that depends on what changes without an announcement,
 	// and that a connection may reach; IsSilent reports whether there is one.
-	Silent(rules.Conn) (rules.Rule, bool)
+	Silent(rules.Conn) (rules.Rule, rules.Silence)
 	IsSilent() bool
 	// HasLegacy reports whether there are tables of iptables-legacy.
 	HasLegacy() bool
@@ -303,7 +305,17 @@ func (c *Composer) confirm(all []*contable.Conentry, now time.Time) {
 		}
 		if gone {
 			c.table.Retire(e, now)
+		} else if conn.Mark != e.Conn.Mark && !e.Untracked {
+			e.Conn.Mark = conn.Mark
+			c.withdraw(e, now)
 		}
+	}
+}
+
+// withdraw has a Conentry confirmed by a regular packet.
+func (c *Composer) withdraw(e *contable.Conentry, now time.Time) {
+	if !c.table.Withdraw(e) {
+		c.table.Retire(e, now)
 	}
 }
 

@@ -9,7 +9,8 @@ import (
 	"github.com/scon-project/scon/internal/express/rules"
 )
 
-// Connections that may reach a rule which judges single packets stay regular.
+// Connections that may reach a rule which judges single packets stay regular, and those of
+// which a queue asks what express packets lack.
 
 // subject is what the rules are asked about, beside the connection itself.
 type subject struct {
@@ -106,6 +107,9 @@ func (c *Composer) touches(s subject, conn conntrack.Conn) (rules.Rule, bool) {
 	if !ok {
 		return rules.Rule{}, false
 	}
+	if q := c.ports.Asks(); q.At != "" && (q.All || conn.Translated()) {
+		return rules.Queue(q.At), true
+	}
 	return c.rules.Touches(asked)
 }
 
@@ -142,7 +146,7 @@ func (c *Composer) RetireTouched(now time.Time) {
 	} else {
 		c.reading++
 	}
-	if !c.rules.Judges() {
+	if !c.rules.Judges() && c.ports.Asks().At == "" {
 		return
 	}
 	c.table.All(func(e *contable.Conentry) {

@@ -87,6 +87,9 @@ func (c Conn) Confirmed() bool { return c.Status&statusConfirmed != 0 }
 // Dying reports whether the entry is being removed from the table.
 func (c Conn) Dying() bool { return c.Status&statusDying != 0 }
 
+// Translated reports whether an address or a port is translated.
+func (c Conn) Translated() bool { return c.Reply != c.Orig.Reverse() }
+
 // Liberal reports whether conntrack accepts every sequence number of a TCP
 // connection that has not ended, as after UpdateTCP.
 func (c Conn) Liberal() bool {

@@ -38,6 +38,8 @@ type Topology struct {
 	Skipped []Skipped // devices that a user may expect above, and why they are not
 	// Qdiscs are the kinds of root qdiscs, by ifindex.
 	Qdiscs map[int]string
+	// Asks is what a queue of a device asks that is no container's port.
+	Asks Question
 }
 
 // Bridge is a bridge with containers.

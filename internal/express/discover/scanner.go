@@ -21,6 +21,7 @@ type Scanner struct {
 	sock    *nlmsg.Requests
 	devices map[int]readDev // by ifindex; nil before the first Scan
 	exits   exits
+	asks    Question
 }
 
 // readDev is a device as last read.
@@ -53,7 +54,14 @@ func (s *Scanner) Scan(opts Options) (t Topology, err error) {
 			return t, fmt.Errorf("list routes: %w", err)
 		}
 	}
-	return s.topology(opts)
+	if t, err = s.topology(opts); err != nil {
+		return t, err
+	}
+	s.asks, err = s.readQuestion(func(ifindex int) bool {
+		return slices.ContainsFunc(t.Ports, func(p Port) bool { return p.Index == ifindex })
+	})
+	t.Asks = s.asks
+	return t, err
 }
 
 // Update is Scan where only devices have changed since the last one, and no route, rule or
@@ -100,6 +108,7 @@ func isPairEnd(d readDev) bool { return d.Type() == "veth" || d.Type() == Netkit
 // topology is that of the devices as last read.
 func (s *Scanner) topology(opts Options) (Topology, error) {
 	sc := newScan(s.devices, s.exits, opts.Lenient)
+	sc.found.Asks = s.asks
 	if err := sc.findPorts(opts.Bridges); err != nil {
 		return Topology{}, err
 	}

@@ -57,7 +57,7 @@ type Options struct {
 	// PortGone says that a port is no longer hooked, or could not be.
 	PortGone func(ifindex int)
 	// DevicesChanged says that rules may name other devices for packets of
-	// containers than before.
+	// containers than before, or that Asks has changed.
 	DevicesChanged func()
 	// GoOn runs what takes long outside the loop, which goes on meanwhile: it calls any
 	// method but Scan, Rescan, Update, Poll and SetContainer.
@@ -76,8 +76,9 @@ type Hooks struct {
 	skipped []discover.Skipped
 	// unhooked are those of them that should be hooked, but could not be.
 	unhooked []discover.Skipped
-	blocked  map[int]string // what keeps ports from being hooked, as last read; "" is nothing
-	qdiscs   map[int]string // as discover.Topology has them
+	blocked  map[int]string    // what keeps ports from being hooked, as last read; "" is nothing
+	qdiscs   map[int]string    // as discover.Topology has them
+	asks     discover.Question // the same
 	// pastRegular counts regular packets of ports that are no longer hooked.
 	pastRegular uint64
 
@@ -164,7 +165,7 @@ func (h *Hooks) scan(lenient bool) (err error) {
 		return err
 	}
 	h.skipped, h.qdiscs, h.unhooked, h.blocked, h.ageing = s.topology.Skipped, s.topology.Qdiscs, nil, s.blocked, s.ageing
-	h.setPath(s.path) // before any uplink that has come is hooked
+	h.setPath(s.path, s.topology.Asks) // before any uplink that has come is hooked
 	h.steering.set(s.topology.Bridges, s.whole)
 	ports := h.hookablePorts(s)
 	h.unhookPorts(ports)
@@ -245,9 +246,9 @@ func (h *Hooks) discover(changed dirty, lenient bool) (topology discover.Topolog
 }
 
 // setPath takes up the devices on the regular path.
-func (h *Hooks) setPath(next path) {
-	same := next.sameDevices(h.path)
-	h.path = next
+func (h *Hooks) setPath(next path, asks discover.Question) {
+	same := next.sameDevices(h.path) && asks == h.asks
+	h.path, h.asks = next, asks
 	if !same {
 		h.opts.DevicesChanged()
 	}
@@ -409,6 +410,9 @@ func (h *Hooks) Inside(p *discover.Port) []rules.Device {
 	index, _ := p.Inside()
 	return h.path.inside[index]
 }
+
+// Asks is what a queue of the devices asks that packets leave by.
+func (h *Hooks) Asks() discover.Question { return h.asks }
 
 // Outside lists those by which IP may see packets come and go outside.
 func (h *Hooks) Outside() []rules.Device { return h.path.outside }

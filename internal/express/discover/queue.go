@@ -1,0 +1,143 @@
+package discover
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// Question is what a queue asks of a packet and express packets lack: conntrack's entry, or
+// the route.
+type Question struct {
+	At  string // "qdisc cake at eth0, by nat"; "" is none
+	All bool   // it asks of every packet; else express packets with translated addresses answer otherwise
+}
+
+// worse returns the question that concerns more packets.
+func (q Question) worse(other Question) Question {
+	if q.At == "" || other.All && !q.All {
+		return other
+	}
+	return q
+}
+
+// readQuestion finds what the qdiscs and egress filters of the devices ask, but for the
+// devices of which skip says so.
+func (s *Scanner) readQuestion(skip func(ifindex int) bool) (found Question, err error) {
+	var blocks []tcmsg // that may have filters
+	dump := nlmsg.Request{Type: unix.RTM_GETQDISC, Flags: unix.NLM_F_DUMP, Data: make([]byte, nl.SizeofTcMsg)}
+	err = s.sock.Request(dump, func(m nlmsg.Message) {
+		q, ok := parseTC(m)
+		dev, known := s.devices[q.ifindex]
+		if !ok || m.Type != unix.RTM_NEWQDISC || !known || skip(q.ifindex) {
+			return
+		}
+		switch q.kind {
+		case "cake", "cake_mq":
+			if q.asksNAT() {
+				found = found.worse(Question{At: fmt.Sprintf("qdisc %s at %s, by nat", q.kind, dev.Attrs().Name)})
+			}
+		case "clsact":
+			q.handle = netlink.HANDLE_MIN_EGRESS
+		case "ingress", "noqueue", "mq", "pfifo_fast", "pfifo", "bfifo", "fq":
+			return // without filters that packets pass when they leave
+		}
+		q.options = nil
+		blocks = append(blocks, q)
+	})
+	if err != nil {
+		return found, fmt.Errorf("list qdiscs: %w", err)
+	}
+	for _, b := range blocks {
+		data := (&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(b.ifindex), Parent: b.handle}).Serialize()
+		err := s.sock.Request(nlmsg.Request{Type: unix.RTM_GETTFILTER, Flags: unix.NLM_F_DUMP, Data: data}, func(m nlmsg.Message) {
+			f, ok := parseTC(m)
+			if what, all := f.asks(); ok && what != "" {
+				found = found.worse(Question{At: fmt.Sprintf("%s filter at %s, by %s", f.kind, s.devices[b.ifindex].Attrs().Name, what), All: all})
+			}
+		})
+		if err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EINVAL) { // gone, or no filters there
+			return found, fmt.Errorf("list filters of device %d: %w", b.ifindex, err)
+		}
+	}
+	return found, nil
+}
+
+// tcmsg is a qdisc or a filter.
+type tcmsg struct {
+	ifindex int
+	handle  uint32
+	kind    string
+	options []byte // valid while its message is
+}
+
+func parseTC(m nlmsg.Message) (t tcmsg, ok bool) {
+	if len(m.Data) < nl.SizeofTcMsg {
+		return t, false
+	}
+	t.ifindex = int(int32(binary.NativeEndian.Uint32(m.Data[4:])))
+	t.handle = binary.NativeEndian.Uint32(m.Data[8:])
+	for typ, data := range nlmsg.Attributes(m.Data[nl.SizeofTcMsg:]) {
+		switch typ {
+		case unix.TCA_KIND:
+			t.kind = string(bytes.TrimRight(data, "\x00"))
+		case unix.TCA_OPTIONS:
+			t.options = data
+		}
+	}
+	return t, true
+}
+
+// number is an option of 32 bits, 0 if there is none.
+func (t tcmsg) number(option uint16) uint32 {
+	for typ, data := range nlmsg.Attributes(t.options) {
+		if typ == option && len(data) == 4 {
+			return binary.NativeEndian.Uint32(data)
+		}
+	}
+	return 0
+}
+
+// asksNAT reports whether cake asks conntrack for the addresses before translation. Without
+// an entry in the packet it looks one up by the packet's addresses, which finds that of a
+// connection whose addresses are not translated (nf_conntrack_get_tuple_skb in the kernel's
+// net/netfilter/nf_conntrack_core.c).
+func (t tcmsg) asksNAT() bool {
+	const nat = 11 // TCA_CAKE_NAT
+	return t.number(nat) != 0
+}
+
+// asks says what a filter asks, "" for nothing, and whether of all packets. The actions ct,
+// ctinfo and connmark look up an entry as cake does; route and the keys of flow do not.
+func (t tcmsg) asks() (what string, all bool) {
+	const (
+		flowKeys = 1 // TCA_FLOW_KEYS
+		// FLOW_KEY_NFCT to FLOW_KEY_NFCT_PROTO_DST, and FLOW_KEY_RTCLASSID.
+		ofConntrack, ofRoute = 0x1f << 8, 1 << 13
+	)
+	switch t.kind {
+	case "route":
+		return "the route's realm", true
+	case "flow":
+		switch keys := t.number(flowKeys); {
+		case keys&ofRoute != 0:
+			return "key rt-classid", true
+		case keys&ofConntrack != 0:
+			return "conntrack's keys", true
+		}
+	}
+	for _, action := range []string{"ct", "ctinfo", "connmark"} {
+		const kind = 1 // TCA_ACT_KIND
+		if bytes.Contains(t.options, nlmsg.Attr(kind, []byte(action+"\x00"))) {
+			return "action " + action, false
+		}
+	}
+	return "", false
+}
