@@ -18,6 +18,7 @@ import (
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/express/hooks"
+	"github.com/scon-project/scon/internal/express/rules"
 )
 
 // explain adds what concerns all connections, or a container, to an explanation.
@@ -156,8 +157,8 @@ func (v view) leaseFinding(f api.Flow) api.Finding {
 		finding.What = fmt.Sprintf("one of %d packets of each direction goes regular, of the busier one %.1f a second", f.LeasePackets, rate)
 		return finding
 	}
-	if f.LeaseBound == composer.BoundByRule {
-		if rule, silent := v.composer.SilentRule(e); silent {
+	if f.LeaseBound == composer.BoundByRule || f.LeaseBound == composer.BoundByMarks {
+		if rule, silence := v.composer.SilentRule(e); silence != rules.NoSilence && rule != (rules.Rule{}) {
 			finding.Why += fmt.Sprintf(": %s: %s", rule, rule.Text)
 			finding.Rule = rule.Document()
 		}

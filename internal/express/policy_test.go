@@ -99,6 +99,28 @@ var sets = []rule{
 	},
 }
 
+var marks = []rule{
+	{
+		name: "mark in conntrack",
+		prepare: `nft add table ip stop
+			nft add chain ip stop forward { type filter hook forward priority -5 ; }
+			nft add rule ip stop forward ip saddr 172.17.0.2 ct mark 7 drop`,
+		add:    "conntrack --update --orig-src 172.17.0.2 --mark 7",
+		remove: "conntrack --update --orig-src 172.17.0.2 --mark 0",
+		tidy:   "nft delete table ip stop",
+		silent: true,
+	},
+	{
+		name: "mark in conntrack that a route needs",
+		prepare: `iptables-nft -t mangle -A PREROUTING -s 172.17.0.2 -j CONNMARK --restore-mark
+			ip rule add fwmark 7 blackhole`,
+		add:    "conntrack --update --orig-src 172.17.0.2 --mark 7",
+		remove: "conntrack --update --orig-src 172.17.0.2 --mark 0",
+		tidy:   "iptables-nft -t mangle -F\nip rule del fwmark 7 blackhole",
+		silent: true,
+	},
+}
+
 var routing = []rule{
 	{
 		name:   "policy routing",
@@ -193,7 +215,7 @@ var ports = []rule{
 // No packet passes that was sent more than a lease after the rule was there.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
-	for name, rules := range map[string][]rule{"firewalls": firewalls, "sets": sets, "routing": routing, "ports": ports} {
+	for name, rules := range map[string][]rule{"firewalls": firewalls, "sets": sets, "marks": marks, "routing": routing, "ports": ports} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := scontest.NewExpress(t, scontest.Layout{Containers: 2})

@@ -16,11 +16,12 @@ import (
 // packet. At 200,000 packets a second, those of 8000 take 80 ms.
 const deciding = 10 * time.Millisecond
 
-// fewConcerned is how many Conentries are retired at most. More are cheaper to
-// confirm by a packet each, with all others, than to compose again.
+// fewConcerned is how many Conentries are withdrawn by themselves at most: more take longer
+// than nothing should go express for.
 const fewConcerned = 64
 
-// RulesChanged retires the Conentries that a change of the rules concerns. If these
+// RulesChanged has the Conentries that a change of the rules concerns confirmed by a
+// regular packet, and retires those that a rule keeps regular now. If these
 // are too many, or are not found in time, it returns why every decision has to be
 // confirmed.
 func (c *Composer) RulesChanged(change *rules.Change, now time.Time) (everything string) {
@@ -38,8 +39,12 @@ func (c *Composer) RulesChanged(change *rules.Change, now time.Time) (everything
 	for _, e := range q.concerned {
 		if c.keepByRule(subjectOf(e), e.Conn) {
 			c.refuse(e.Port, PerPacketRule)
+			c.table.Retire(e, now)
+		} else {
+			c.table.SetLease(e, c.lease, boundUntilRead) // a rule may bound it now
+			e.Reading = c.reading - 1
+			c.withdraw(e, now)
 		}
-		c.table.Retire(e, now)
 		c.retired++
 	}
 	return ""

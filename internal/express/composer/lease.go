@@ -36,6 +36,7 @@ const (
 	BoundByNeighbour = "three quarters of the time that the kernel keeps an unused neighbour (gc_stale_time)"
 	BoundByTable     = "a third of the time that a bridge keeps a MAC address (ageing_time)"
 	BoundByRule      = "a rule depends on what changes without an announcement"
+	BoundByMarks     = "a rule depends on its mark in conntrack, which is looked at once a second for 1000 connections"
 	BoundByLegacy    = "iptables-legacy has tables, which may change without an announcement"
 	BoundByUntracked = "conntrack does not see the connection, and this kernel does not say when it begins to"
 	BoundByOverlay   = "its packets skip an overlay device"
@@ -120,18 +121,21 @@ func (c *Composer) shortBy(e *contable.Conentry, conn conntrack.Conn) string {
 	case conn.Replied() && !conn.Assured():
 		return BoundByBeginning
 	}
-	if _, silent := c.SilentRule(e); silent {
+	switch _, silence := c.SilentRule(e); {
+	case silence == rules.FullSilence:
 		return BoundByRule
+	case silence == rules.MarkSilence && !c.recheck.watchMark(e):
+		return BoundByMarks
 	}
 	return c.limits.Unwatched
 }
 
 // SilentRule finds a rule that depends on what changes without an announcement, and
 // that packets of a Conentry may reach.
-func (c *Composer) SilentRule(e *contable.Conentry) (rule rules.Rule, silent bool) {
+func (c *Composer) SilentRule(e *contable.Conentry) (rule rules.Rule, silence rules.Silence) {
 	asked, ok := c.ask(subjectOf(e), e.Conn)
 	if !ok {
-		return rule, true
+		return rule, rules.FullSilence
 	}
 	return c.rules.Silent(asked)
 }
@@ -150,7 +154,7 @@ func (c *Composer) Let(from, n uint32, now time.Time) {
 			c.table.SetLease(e, c.lease, boundUntilRead)
 			e.Reading = c.reading - 1
 		}
-		if c.byRule && e.Bound == BoundByRule {
+		if c.byRule && (e.Bound == BoundByRule || e.Bound == BoundByMarks) {
 			e.Reading = c.reading - 1
 		}
 		if left <= 0 || !c.mustLet(e, now) {

@@ -20,14 +20,20 @@ type recheck struct {
 	every   bool                 // nf_conntrack_events is 0: no end is announced
 	older   map[uint32]struct{}  // connections that began before the daemon, by their IDs
 	waiting []*contable.Conentry // polled in this order, round and round
+	// marked are those whose mark in conntrack a rule depends on, polled in turns as well:
+	// mostMarked at most, so that each is looked at within a second.
+	marked []*contable.Conentry
 	// doubted are those whose end may have been announced in a lost message.
 	// They are polled first, and once.
 	doubted []*contable.Conentry
 }
 
 // polledAtOnce bounds the questions to conntrack between two heartbeats: about
-// 5 ms.
-const polledAtOnce = 200
+// 5 ms. It is the same again for the marks of mostMarked connections.
+const (
+	polledAtOnce = 200
+	mostMarked   = 1000
+)
 
 // ListOlder lists the connections that exist when the daemon has begun to
 // listen. It is called once, before Adopt.
@@ -47,6 +53,32 @@ func (r *recheck) add(e *contable.Conentry) {
 	if _, old := r.older[e.Conn.ID]; old || r.every || e.Untracked {
 		r.waiting = append(r.waiting, e)
 	}
+}
+
+// watchMark has a Conentry's mark looked at once a second, and reports false if there are
+// too many of which it is.
+func (r *recheck) watchMark(e *contable.Conentry) bool {
+	if !e.Marked && len(r.marked) < mostMarked {
+		e.Marked = true
+		r.marked = append(r.marked, e)
+	}
+	return e.Marked
+}
+
+// nextMarked takes the next Conentries whose mark is to be looked at. It forgets those that
+// are gone, and all of them if no rule depends on it any more.
+func (r *recheck) nextMarked(silent bool, isLive func(*contable.Conentry) bool) (next []*contable.Conentry) {
+	for n := len(r.marked); n > 0 && len(next) < polledAtOnce; n-- {
+		e := r.marked[0]
+		r.marked = r.marked[1:]
+		if !silent || !isLive(e) {
+			e.Marked = false
+			continue
+		}
+		next = append(next, e)
+		r.marked = append(r.marked, e)
+	}
+	return next
 }
 
 // Doubt polls every Conentry once: announcements of ends were lost.
@@ -77,6 +109,7 @@ func (c *Composer) Recheck(now time.Time) {
 	isLive := func(e *contable.Conentry) bool { return c.table.Lookup(e.Conn.Orig) == e }
 	doubted, waiting := c.recheck.next(isLive)
 	c.confirm(append(doubted, waiting...), now)
+	c.confirm(c.recheck.nextMarked(c.rules.IsSilent(), isLive), now)
 	for _, e := range waiting {
 		if isLive(e) {
 			c.recheck.waiting = append(c.recheck.waiting, e)

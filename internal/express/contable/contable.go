@@ -72,6 +72,8 @@ type Conentry struct {
 	// goes regular, and Bound what bounds it, for the user; see SetLease.
 	Lease time.Duration
 	Bound string
+	// Marked means that its mark in conntrack is looked at; the composer sets it.
+	Marked bool
 	// Reading is the composer's, of the state by which it has decided the lease.
 	Reading uint32
 	// Gone means that it is no longer in the table.

@@ -169,6 +169,16 @@ func (t *Table) MakeStale(s changes.Scope) bool {
 	return done
 }
 
+// Withdraw withdraws the decisions of a Conentry: a regular packet that enters later has to
+// confirm each. It reports false if a program keeps recording into it.
+func (t *Table) Withdraw(e *Conentry) bool {
+	done := true
+	for _, slot := range e.allSlots() {
+		done = t.withdraw(slot, nil) && done
+	}
+	return done
+}
+
 func (t *Table) withdrawPorts(ports [2]int) bool {
 	for _, port := range ports {
 		entries, known := t.live.ports[port]

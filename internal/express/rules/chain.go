@@ -23,6 +23,8 @@ type step struct {
 	// silent reports whether what it depends on may change without an announcement;
 	// nil if it never does.
 	silent func() bool
+	// byMark means that this is a connection's mark, which conntrack can be asked for.
+	byMark bool
 }
 
 // kind is how a rule ends for a packet.
@@ -127,7 +129,7 @@ type machine struct {
 	// applies.
 	verdicts []verdict
 	hit      func(r *rule, why string) bool // returns whether to go on
-	silence  func(r *rule, why string)      // called for steps that are silent, if it is not nil
+	silence  func(r *rule, s *step)         // called for steps that are silent, if it is not nil
 	stopped  bool
 	budget   int // of rules: chains that jump to each other multiply them
 
@@ -247,7 +249,7 @@ func (m *machine) apply(r *rule) truth {
 			return varies
 		}
 		if m.silence != nil && s.silent != nil && s.silent() {
-			m.silence(r, s.reason())
+			m.silence(r, s)
 		}
 		u := s.check(m)
 		if u == no {
@@ -334,6 +336,13 @@ func zoning(text string) step {
 // silently is a step that depends on what changes without an announcement.
 func silently(s step) step {
 	s.silent = func() bool { return true }
+	return s
+}
+
+// marking is a step that depends on a connection's mark.
+func marking(s step) step {
+	s = silently(s)
+	s.byMark = true
 	return s
 }
 

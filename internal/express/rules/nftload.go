@@ -293,7 +293,9 @@ func (k *compiler) ct(e nftExpr) {
 		known.length = 16
 	}
 	if slices.Contains(silentCT, key) {
-		k.step(silently(step{why: known.name, check: func(*machine) truth { return yes }}))
+		s := silently(step{why: known.name, check: func(*machine) truth { return yes }})
+		s.byMark = key == unix.NFT_CT_MARK
+		k.step(s)
 	}
 	end := ctEnd{key, e.has(unix.NFTA_CT_DIRECTION), bytes.Equal(e.get(unix.NFTA_CT_DIRECTION), []byte{1})}
 	k.load(e, unix.NFTA_CT_DREG, known.length, source{known.name, known.format}, func(m *machine, to []octet) {

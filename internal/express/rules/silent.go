@@ -31,26 +31,44 @@ func LegacyTables() (bool, error) {
 	return false, nil
 }
 
+// Silence is how rules that packets of a connection may reach depend on what changes
+// without an announcement.
+type Silence uint8
+
+// By nothing; by the connection's mark alone, which conntrack can be asked for; by more.
+const (
+	NoSilence Silence = iota
+	MarkSilence
+	FullSilence
+)
+
 // Silent finds a rule that packets of a connection may reach, in either direction, and
 // that depends on what changes without an announcement.
-func (r Ruleset) Silent(c Conn) (found Rule, is bool) {
+func (r Ruleset) Silent(c Conn) (found Rule, is Silence) {
 	if !r.silent {
-		return found, false
+		return found, NoSilence
 	}
 	unreplied := isUnreplied(&c)
 	m := machine{
 		hit: func(*rule, string) bool { return true },
-		silence: func(r *rule, why string) {
-			if !is {
-				found, is = r.describe(why), true
+		silence: func(r *rule, s *step) {
+			now := FullSilence
+			if s.byMark {
+				now = MarkSilence
+			}
+			if now > is {
+				found, is = r.describe(s.reason()), now
 			}
 		},
 	}
 	for _, b := range r.bases {
 		b.followWith(&m, &c, unreplied)
-		if is || m.stopped {
+		if m.stopped {
+			is = FullSilence
+		}
+		if is == FullSilence {
 			break
 		}
 	}
-	return found, is || m.stopped
+	return found, is
 }

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/scon-project/scon/internal/host/nstest"
@@ -33,6 +34,7 @@ func TestSilent(t *testing.T) {
 		"marks":                  {nft, inet("ct mark 7 drop"), "ct mark"},
 		"labels":                 {nft, inet("ct label 7 drop"), "ct label"},
 		"restoring marks":        {nft, inet("meta mark set ct mark"), "ct mark"},
+		"marks and labels":       {nft, inet("ct mark 7 accept; ct label 7 drop"), "ct label"},
 		"of others":              {nft, inet("ip saddr 10.0.0.1 ct mark 7 drop"), ""},
 		"behind a verdict":       {nft, inet("accept; ct mark 7 drop"), ""},
 		"iptables":               {xtNFT, filterTable("-A FORWARD -s 10.0.0.1 -j DROP\n"), ""},
@@ -52,8 +54,15 @@ func TestSilent(t *testing.T) {
 			})
 			for how, r := range map[string]Ruleset{"read": readIn(t, ns, Options{}), "followed": live.Ruleset} {
 				rule, is := r.Silent(outbound(tcp, "443"))
-				if is != (c.why != "") || rule.Why != c.why {
-					t.Errorf("%s: %v, %+v; want %q", how, is, rule, c.why)
+				want := FullSilence
+				switch {
+				case c.why == "":
+					want = NoSilence
+				case strings.Contains(c.why, "mark") || strings.Contains(c.why, "MARK"):
+					want = MarkSilence
+				}
+				if is != want || rule.Why != c.why {
+					t.Errorf("%s: %v, %+v; want %v, %q", how, is, rule, want, c.why)
 				}
 				if _, touched := r.Touches(outbound(tcp, "443")); touched {
 					t.Errorf("%s: touched", how)

@@ -18,9 +18,6 @@ var constantMatches = []string{
 	"addrtype", "cgroup", "cluster", "devgroup", "dscp", "eui64", "helper", "mac", "mark", "owner", "policy", "realm", "rpfilter",
 }
 
-// silentMatches are the same, but what they check changes without an announcement.
-var silentMatches = []string{"connlabel", "connmark"}
-
 // varyingMatches check what differs between packets and have no side effects:
 // if a later condition excludes a packet, they do not matter.
 var varyingMatches = []string{
@@ -38,7 +35,9 @@ func xtMatch(name string, revision int, info []byte) step {
 		return always("")
 	case slices.Contains(constantMatches, name):
 		return unsure(text)
-	case slices.Contains(silentMatches, name):
+	case name == "connmark":
+		return marking(unsure(text))
+	case name == "connlabel":
 		return silently(unsure(text))
 	case slices.Contains(varyingMatches, name):
 		return judging(text, name)

@@ -25,8 +25,10 @@ func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending
 		return always(text), verdict{}, ""
 	case name == "NOTRACK":
 		return untracking(text), verdict{}, ""
-	case name == "CONNMARK" && !flipsMark(revision, info) || name == "CONNSECMARK":
-		return silently(always(text)), verdict{}, "" // it may restore a mark
+	case name == "CONNMARK" && !flipsMark(revision, info):
+		return marking(always(text)), verdict{}, "" // it may restore a mark
+	case name == "CONNSECMARK":
+		return silently(always(text)), verdict{}, "" // it may restore one, too
 	case name == "CT":
 		return xtCT(text, info), verdict{}, ""
 	case slices.Contains(translatingTargets, name):
