@@ -30,8 +30,9 @@ archive() { # DIRECTORY FILE
 		--format=ustar --create . | gzip -9n >"$2"
 }
 
-# stage installs everything below $work/$1/all, where paths are as in packages.
-stage() { # ARCH TRIPLET
+# stage installs everything below $work/$1/all, where paths are as in packages. LIBRARIES
+# has OpenSSL for another architecture.
+stage() { # ARCH TRIPLET [LIBRARIES]
 	all=$work/$1/all
 	prefix=
 	[ "$2" = "$(cc -dumpmachine)" ] || prefix=$2-
@@ -40,8 +41,8 @@ stage() { # ARCH TRIPLET
 		# shellcheck disable=SC2086 # a list of targets
 		GOARCH=$1 make $target BIN="$work/$1/bin" HOST_SCON="$work/$(dpkg --print-architecture)/bin/scon" \
 			DESTDIR="$all" PREFIX=/usr LIBDIR="/usr/lib/$2" VERSION="$VERSION" \
-			CC="${prefix}gcc" AR="${prefix}ar" OBJCOPY="${prefix}objcopy" CFLAGS="$flags -I$work/$1/include" \
-			LDFLAGS="-Wl,-z,relro,-z,now -s -L$work/$1/lib" >"$work/log" 2>&1 || { cat "$work/log" >&2 && exit 1; }
+			CC="${prefix}gcc" AR="${prefix}ar" OBJCOPY="${prefix}objcopy" CFLAGS="$flags${3:+ -I$3/usr/include -I$3/usr/include/$2}" \
+			LDFLAGS="-Wl,-z,relro,-z,now -s${3:+ -L$3/usr/lib/$2}" >"$work/log" 2>&1 || { cat "$work/log" >&2 && exit 1; }
 	done
 	find "$all/usr/share/man" -type f -exec gzip -9n {} +
 	find "$all" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
@@ -102,11 +103,11 @@ scripts/debian-changelog.sh "$VERSION" <CHANGELOG.md >"$work/changelog"
 rm -f "$out"/*.deb "$out"/*.rpm "$out"/*.tar.gz "$out"/*.cdx.json "$out/SHA256SUMS"
 for arch in amd64 arm64; do
 	case $arch in
-	amd64) triplet=x86_64-linux-gnu ;;
-	arm64) triplet=aarch64-linux-gnu && scripts/sysroot.sh "$arch" "$work/$arch" libssl-dev libssl3 ;;
+	amd64) triplet=x86_64-linux-gnu libraries= ;;
+	arm64) triplet=aarch64-linux-gnu && libraries=$(go run ./internal/lab/vm/unpacked $arch openssl libssl-dev libssl3) ;;
 	esac
 	say BUILD "$VERSION $arch"
-	stage $arch $triplet
+	stage $arch $triplet "$libraries"
 
 	static=$work/$arch/static
 	top=$static/scon-$VERSION-linux-$arch

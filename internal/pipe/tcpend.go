@@ -15,7 +15,7 @@ import (
 	"github.com/scon-project/scon/internal/host/bpfload"
 )
 
-//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type tcp_end tcpends bpf/tcp_ends.bpf.c
+//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3" -type tcp_end tcpends bpf/tcp_ends.bpf.c
 
 // tcpEnd identifies one end of a TCP connection by its initial sequence numbers,
 // independent of addresses and their translation.

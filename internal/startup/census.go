@@ -20,7 +20,7 @@ import (
 	"github.com/scon-project/scon/internal/host/bpfload"
 )
 
-//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type inhabitant inhabitants bpf/inhabitants.bpf.c
+//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3" -type inhabitant inhabitants bpf/inhabitants.bpf.c
 
 // census knows which network namespaces contain processes. A process counts only if
 // all its threads are there, since a CNI plugin enters a namespace with one thread

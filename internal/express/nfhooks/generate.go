@@ -1,3 +1,3 @@
 package nfhooks
 
-//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type netfilter_link netfilterlinks ../../../bpf/netfilter_links.bpf.c
+//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3" -type netfilter_link netfilterlinks ../../../bpf/netfilter_links.bpf.c

@@ -11,7 +11,7 @@ import (
 	"github.com/scon-project/scon/internal/lab/contention"
 )
 
-//go:generate go tool bpf2go -target bpfel -cc clang -type softirq_time -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" softirq ../bpf/softirq.bpf.c
+//go:generate go tool bpf2go -target bpfel -cc clang -type softirq_time -cflags "-O2 -g -Wall -Werror -mcpu=v3" softirq ../bpf/softirq.bpf.c
 
 // softirqMeter measures the time that this machine's CPUs spend in the network
 // softirqs, NET_RX and NET_TX. It is open only when needed, because its two probes

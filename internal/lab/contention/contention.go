@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 )
 
-//go:generate go tool bpf2go -target bpfel -cc clang -type lock_waits -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" contention ../bpf/contention.bpf.c
+//go:generate go tool bpf2go -target bpfel -cc clang -type lock_waits -cflags "-O2 -g -Wall -Werror -mcpu=v3" contention ../bpf/contention.bpf.c
 
 // ErrNotSupported means that the kernel lacks the tracepoints.
 var ErrNotSupported = errors.New("no tracepoints of lock contention (Linux 5.19 has them)")

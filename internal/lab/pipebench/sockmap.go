@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" sockmap ../bpf/sockmap.bpf.c
+//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3" sockmap ../bpf/sockmap.bpf.c
 
 // sockmap is the BPF program of that mode, attached to its map.
 type sockmap struct {

@@ -17,6 +17,9 @@ type apt struct {
 	dir string
 }
 
+// ErrNoMirror says that Debian's packages are not to be had by this machine's apt.
+var ErrNoMirror = errors.New("apt has no Debian mirror: run apt-get update")
+
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 // newApt prepares dir for a suite and its base suite.
@@ -69,6 +72,9 @@ Dir::Etc::preferencesparts "/dev/null";
 
 // debianMirror returns the mirror that this machine's apt uses.
 func debianMirror(ctx context.Context) (string, error) {
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return "", fmt.Errorf("%w, on a machine with apt", ErrNoMirror)
+	}
 	out, err := output(exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI)",
 		"Origin: Debian", "Label: Debian", "Created-By: Packages"))
 	if err != nil {
@@ -77,7 +83,7 @@ func debianMirror(ctx context.Context) (string, error) {
 	if mirrors := strings.Fields(out); len(mirrors) > 0 {
 		return mirrors[0], nil
 	}
-	return "", errors.New("apt has no Debian mirror: run apt-get update")
+	return "", ErrNoMirror
 }
 
 // download fetches packages without their dependencies, and returns the files.

@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,9 +30,7 @@ func fetchBase(ctx context.Context, arch string, systemd bool) (string, error) {
 	if systemd {
 		name, packages = "base-systemd", append([]string{"systemd", "irqbalance"}, basePackages...)
 	}
-	// The name of the archive depends on the list of packages.
-	name = fmt.Sprintf("%s-%08x", name, crc32.ChecksumIEEE([]byte(strings.Join(packages, " "))))
-	dir, err := Cached(arch, name, func(dir string) error {
+	dir, err := Cached(arch, listed(name, packages), func(dir string) error {
 		work := filepath.Join(dir, "apt")
 		a, err := newApt(ctx, work, arch, baseSuite)
 		if err != nil {

@@ -47,6 +47,16 @@ func Cached(arch, name string, fill func(dir string) error) (_ string, err error
 	if exists(dir) {
 		return dir, nil
 	}
+	// With the lock, these are of processes that were killed.
+	left, err := filepath.Glob(filepath.Join(parent, name+".*"))
+	if err != nil {
+		return "", err
+	}
+	for _, tmp := range left {
+		if err := os.RemoveAll(tmp); err != nil {
+			return "", err
+		}
+	}
 	tmp, err := os.MkdirTemp(parent, name+".")
 	if err != nil {
 		return "", err

@@ -2,9 +2,7 @@ package vm
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -41,7 +39,8 @@ func foreign(ctx context.Context, arch string, command ...string) (*exec.Cmd, er
 	if !ok {
 		return nil, fmt.Errorf("no emulator of %s programs on %s is known", arch, runtime.GOARCH)
 	}
-	dir, err := fetchEmulators(ctx)
+	// Where qemu-user-static is installed, the machine itself runs other architectures' programs.
+	dir, err := Unpacked(ctx, runtime.GOARCH, "emulators", "qemu-user-static")
 	if err != nil {
 		return nil, fmt.Errorf("fetch the emulator of %s programs: %w", arch, err)
 	}
@@ -54,27 +53,4 @@ func foreign(ctx context.Context, arch string, command ...string) (*exec.Cmd, er
 		UidMappings: all, GidMappings: all, GidMappingsEnableSetgroups: true,
 	}
 	return cmd, nil
-}
-
-// fetchEmulators unpacks qemu-user-static into the cache: where it is installed, the
-// machine itself runs other architectures' programs.
-func fetchEmulators(ctx context.Context) (string, error) {
-	return Cached(runtime.GOARCH, "qemu-user-static", func(dir string) (err error) {
-		work := filepath.Join(dir, "apt")
-		defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-		a, err := newApt(ctx, work, runtime.GOARCH, baseSuite)
-		if err != nil {
-			return err
-		}
-		debs, err := a.download(ctx, "qemu-user-static")
-		if err != nil {
-			return err
-		}
-		for _, deb := range debs {
-			if _, err := output(exec.CommandContext(ctx, "dpkg-deb", "--extract", deb, dir)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }

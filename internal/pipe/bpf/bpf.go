@@ -18,7 +18,7 @@ import (
 	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
-//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type place -type ended pipecopy pipe_copy.bpf.c
+//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3" -type place -type ended pipecopy pipe_copy.bpf.c
 
 // Program is the kernel side of the engine bpf. The broker loads it when the first connection
 // needs it.

@@ -19,7 +19,7 @@ import (
 	"github.com/scon-project/scon/internal/startup/ipam"
 )
 
-//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu" -type place route ../bpf/route.bpf.c
+//go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3" -type place route ../bpf/route.bpf.c
 
 // tcRouting is a pair whose host end is connected, by programs at both, with a port of
 // the host that all containers share: one vPort for all tenants (Understanding Network
