@@ -17,8 +17,18 @@ LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
 BIN     ?= bin
 CC      ?= cc
-VERSION := $(shell scripts/version.sh)
-COMMIT  := $(shell git rev-parse HEAD 2>/dev/null)
+
+# What builds runs as the owner of these sources, also under sudo: root leaves no file
+# here and no second copy of the Go modules.
+AS_OWNER := $(if $(filter bin,$(BIN)),scripts/as-owner.sh)
+ifneq ($(AS_OWNER),)
+OF_OWNER := scon lab startup cuda libsconpipe examples generate check-generated lint man
+$(OF_OWNER): SHELL := $(AS_OWNER)
+$(OF_OWNER): .SHELLFLAGS := sh -c
+endif
+
+VERSION := $(shell $(AS_OWNER) scripts/version.sh)
+COMMIT  := $(shell $(AS_OWNER) git rev-parse HEAD 2>/dev/null)
 
 C_FLAGS := -std=gnu11 -Os -Wall -Wextra -Werror
 
@@ -35,10 +45,6 @@ QUICK = $(shell go list ./... | grep -Ev '/scon/($(SLOW))')
 
 # sudo forgets where Go is, and a user's PATH lacks ldconfig and nft.
 export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
-
-# What builds runs as the owner of these sources, also under sudo: root leaves no file
-# here and no second copy of the Go modules.
-AS_OWNER := $(if $(filter bin,$(BIN)),scripts/as-owner.sh)
 export PATH := $(shell $(AS_OWNER) scripts/toolchain.sh)$(PATH)
 
 # These make network namespaces. A user's run of one goes on by sudo before it does anything.
@@ -61,10 +67,10 @@ SCONFLAGS := -trimpath -tags "nethttpomithttp2 $(TAGS)" $(NOT_INLINED:%=-gcflags
 build:
 	$(Q)$(AS_OWNER) sh -c 'command -v go >/dev/null' || { echo "no Go: install golang-go, or put Go into PATH" >&2; exit 1; }
 	$(Q)scripts/install-deps.sh build || echo "building without them" >&2
-	$(Q)$(AS_OWNER) $(MAKE) $$(CC="$(CC)" scripts/buildable.sh)
+	$(Q)$(AS_OWNER) $(MAKE) $$(CC="$(CC)" $(AS_OWNER) scripts/buildable.sh)
 
 $(NEED_ROOT):
-	$(Q)scripts/as-root.sh $@ $(MAKEOVERRIDES)
+	$(Q)scripts/as-root.sh $@
 
 lab:
 	$(call say,GO,$(BIN)/scon-lab)
@@ -116,7 +122,7 @@ lint:
 	$(Q)go vet -tags pprof ./cmd/scon
 	$(Q)go tool staticcheck ./...
 	$(Q)scripts/check-run-layers.sh
-	$(Q)test -z "$$(gofmt -l . | tee /dev/stderr)"
+	$(Q)! gofmt -l . | grep . >&2
 	$(Q)scripts/clang14.sh clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h internal/*/bpf/*.c libsconpipe/*/*.[ch] libsconpipe/posix/own/*.c examples/*.[ch] internal/pipe/copier/cuda/*.[ch] || \
 		{ [ $$? = 3 ] && echo "left out: clang-format, of which Debian 12's version 14 is needed" >&2; }
 
@@ -126,7 +132,7 @@ check-as-root:
 	$(Q)scripts/install-deps.sh build demo test
 	$(Q)$(MAKE) build
 	$(Q)$(AS_OWNER) go mod download
-	$(Q)$(AS_OWNER) $(MAKE) lint
+	$(Q)$(MAKE) lint
 	$(Q)scripts/with-own-mounts.sh $(GOTESTSUM) -- $(GOFLAGS_TEST) -p 2 $(QUICK)
 	$(call say,TEST,scon bench quick)
 	$(Q)scripts/with-own-mounts.sh bin/scon bench quick --rounds 1 --modes native,container,express
@@ -137,7 +143,7 @@ test-as-root:
 	$(Q)scripts/install-deps.sh build demo test startup kernels prometheus web
 	$(Q)$(MAKE) build
 	$(Q)$(AS_OWNER) go mod download
-	$(Q)$(AS_OWNER) $(MAKE) check-generated lint
+	$(Q)$(MAKE) check-generated lint
 	$(Q)$(AS_OWNER) go build -o bin/lanes ./test/lanes
 	$(Q)$(GOTESTSUM) --rerun-fails=1 --raw-command -- bin/lanes $(GOFLAGS_TEST) ./...
 
@@ -167,6 +173,7 @@ test-packages-as-root: build
 FRESH ?=
 test-fresh-as-root:
 	$(Q)scripts/install-deps.sh packages
+	$(Q)$(AS_OWNER) mkdir -p dist/fresh
 	$(Q)go test -vet=off -count=1 -timeout 12h -v ./test/fresh -full $(FRESH)
 
 # A Kubernetes of two nodes with the chart; the first run builds Kubernetes for some 15 minutes. CLUSTER is one of
@@ -249,6 +256,7 @@ packages:
 # FROM scratch, for amd64 and arm64: in podman's storage, and as an archive in dist/.
 image:
 	$(Q)scripts/install-deps.sh image
+	$(Q)$(AS_OWNER) mkdir -p dist
 	$(Q)scripts/image.sh dist
 
 clean:

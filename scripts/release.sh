@@ -12,6 +12,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# The sources may be a user's: what belongs to them stays the user's.
+git() { scripts/as-owner.sh git "$@"; }
 fail() { echo "release: $*" >&2 && exit 1; }
 
 [ $# = 1 ] || fail "takes the version, as in: scripts/release.sh 1.2.0"
@@ -34,7 +36,7 @@ results="docs: name what each kernel passed for $version"
 tested=HEAD
 [ "$(git log -1 --format=%s)" != "$results" ] || tested=HEAD~
 logs=dist/release-$(git rev-parse --short $tested)
-mkdir -p "$logs"
+scripts/as-owner.sh mkdir -p "$logs"
 begun=$SECONDS
 for i in "${!suites[@]}"; do
 	suite=${suites[i]}
@@ -44,7 +46,7 @@ for i in "${!suites[@]}"; do
 	touch "$logs/$suite.passed"
 done
 
-scripts/kernels-table.sh "$logs/test-kernels.log" docs/kernels.md "SCON $version, commit $(git rev-parse --short $tested), by \`scripts/release.sh\`:"
+scripts/as-owner.sh scripts/kernels-table.sh "$logs/test-kernels.log" docs/kernels.md "SCON $version, commit $(git rev-parse --short $tested), by \`scripts/release.sh\`:"
 if ! git diff --quiet -- docs/kernels.md; then
 	git commit --quiet --message "$results" -- docs/kernels.md
 fi

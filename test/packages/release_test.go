@@ -12,7 +12,7 @@ import (
 func repository(t *testing.T, changelog string) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, script := range []string{"release.sh", "version.sh", "debian-changelog.sh"} {
+	for _, script := range []string{"release.sh", "version.sh", "as-owner.sh", "debian-changelog.sh"} {
 		text, err := os.ReadFile(filepath.Join(root, "scripts", script))
 		if err != nil {
 			t.Fatal(err)
