@@ -3,6 +3,9 @@
 # its own: files, processes, mounts and control groups are its own. All of them are gone
 # when the command ends, and when standard input ends, as it does when the caller is killed.
 #
+# The user may use sudo, unless it is called plain. The commit that is checked out in a
+# repository is in /srv/scon.bundle, which git clones.
+#
 # Usage: enter.sh ARCHIVE REPOSITORY USER COMMAND
 set -eu
 
@@ -11,14 +14,14 @@ groups() { # FILE-SYSTEM-TYPES... of the control groups that are mounted: MOUNT 
 }
 
 if [ "${1:-}" = --inside ]; then
-	root=$2 repository=$3 user=$4 command=$5
+	root=$2 user=$3 command=$4
 	mount --make-rprivate /
 	mount --bind "$root" "$root"
 	mount -t proc proc "$root/proc"
 	mount --rbind /dev "$root/dev"
 	mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
 	mount -t tmpfs -o mode=755 tmpfs "$root/run"
-	mkdir -p "$root/run/lock" "$root/run/repository"
+	mkdir -p "$root/run/lock"
 	mount -t sysfs sysfs "$root/sys"
 	# A group is mounted anew, so that its namespace is what the root sees.
 	groups | while read -r at type options; do
@@ -31,8 +34,6 @@ if [ "${1:-}" = --inside ]; then
 	for trace in tracing:tracefs debug:debugfs; do
 		mount -t ${trace#*:} ${trace#*:} "$root/sys/kernel/${trace%:*}" || :
 	done
-	git clone --quiet --bare "$repository" "$root/srv/scon.git"
-	chroot "$root" chown -R "$user" /srv/scon.git
 	exec chroot "$root" setpriv --pdeathsig KILL runuser -l "$user" -c "$command" </dev/null
 fi
 
@@ -67,8 +68,10 @@ cp --dereference /etc/resolv.conf /etc/hosts /etc/hostname "$root/etc"
 # The machine's registries may have certificates that only the machine knows.
 cp /etc/ssl/certs/ca-certificates.crt "$root/usr/local/share/ca-certificates/machine.crt"
 chroot "$root" update-ca-certificates >/dev/null 2>&1
-if [ "$user" != root ]; then
-	chroot "$root" useradd --create-home --shell /bin/bash "$user"
+# The repository may be a user's, whose git trusts root's files, and root's not the user's.
+git -c safe.directory="$repository" -C "$repository" bundle create --quiet "$root/srv/scon.bundle" HEAD
+[ "$user" = root ] || chroot "$root" useradd --create-home --shell /bin/bash "$user"
+if [ "$user" != root ] && [ "$user" != plain ]; then
 	echo "$user ALL=(ALL) NOPASSWD: ALL" >"$root/etc/sudoers.d/$user"
 fi
 groups | while read -r at type _; do
@@ -81,7 +84,7 @@ groups | while read -r at type _; do
 done
 status=0
 sh -c 'for group in $(awk '\''$3 ~ /^cgroup2?$/ { print $2 }'\'' /proc/self/mounts); do echo $$ >"$group/'"$name"'/cgroup.procs"; done
-	exec unshare --mount --pid --cgroup --ipc --uts --fork --kill-child "$@"' - "$0" --inside "$root" "$repository" "$user" "$command" || status=$?
+	exec unshare --mount --pid --cgroup --ipc --uts --fork --kill-child "$@"' - "$0" --inside "$root" "$user" "$command" || status=$?
 kill "$watcher" 2>/dev/null || :
 clean_up
 exit $status

@@ -1,5 +1,5 @@
 // Package fresh runs what README says about the sources in systems that have nothing but
-// what README names, as a user with sudo and as root.
+// what README names, as a user with sudo, as root, and as a user without sudo.
 package fresh
 
 import (
@@ -19,7 +19,7 @@ import (
 var (
 	full    = flag.Bool("full", false, "make the systems and run the steps: hours")
 	systems = flag.String("systems", "bookworm,trixie,testing", "Debian's suites")
-	users   = flag.String("users", "user,root", "who runs the steps")
+	users   = flag.String("users", "user,root,plain", "who runs the steps: plain has no sudo")
 	only    = flag.String("steps", "build,install,demo,test", "the steps")
 )
 
@@ -27,11 +27,30 @@ var (
 const prerequisites = "git,make,golang-go,sudo,ca-certificates"
 
 // steps are README's lines, in order.
-var steps = []struct{ name, line string }{
-	{"build", "make build"},
-	{"install", "sudo make install && scon version"},
-	{"demo", "make demo"},
-	{"test", "make test"},
+var steps = []struct {
+	name, line string
+	root       bool // by sudo
+}{
+	{"build", "make build && bin/scon version", false},
+	{"install", "sudo make install && scon version", true},
+	{"demo", "make demo", true},
+	{"test", "make test", true},
+}
+
+// script returns what runs a user's steps, and their names. After each step, no file of
+// the user's is another's, and the size of the user's files is that of the sources, what
+// was built, and Go's caches.
+func script(user string) (names []string, script string) {
+	script = "git clone --quiet -c advice.detachedHead=false /srv/scon.bundle scon && cd scon || exit 1\n"
+	for _, s := range steps {
+		if slices.Contains(strings.Split(*only, ","), s.name) && (user != "plain" || !s.root) {
+			names = append(names, s.name)
+			script += fmt.Sprintf("echo; echo '=== begin %[1]s'; (%[2]s) 2>&1; status=$?\n"+
+				"find ~ ! -user %[3]s | sed 's/^/not of %[3]s: /' | grep . && status=1\n"+
+				"echo; echo \"=== end %[1]s $status $(du -sm ~ | cut -f1)\"\n", s.name, s.line, user)
+		}
+	}
+	return names, script
 }
 
 // archive returns the archive of a system, which is kept in dist/fresh.
@@ -81,20 +100,13 @@ func TestFresh(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer table.Close()
-	fmt.Fprintln(table, "| system | user | step | time | result |\n| --- | --- | --- | --- | --- |")
-	var names []string
-	script := "git clone --quiet /srv/scon.git scon && cd scon || exit 1\n"
-	for _, s := range steps {
-		if slices.Contains(strings.Split(*only, ","), s.name) {
-			names = append(names, s.name)
-			script += fmt.Sprintf("echo; echo '=== begin %s'; (%s) 2>&1; echo; echo \"=== end %s $?\"\n", s.name, s.line, s.name)
-		}
-	}
+	fmt.Fprintln(table, "| system | user | step | time | home, MB | result |\n| --- | --- | --- | --- | --- | --- |")
 	all := len(strings.Split(*systems, ",")) * len(strings.Split(*users, ","))
 	done, begun := 0, time.Now()
 	for suite := range strings.SplitSeq(*systems, ",") {
 		for user := range strings.SplitSeq(*users, ",") {
 			t.Run(suite+"/"+user, func(t *testing.T) {
+				names, script := script(user)
 				passed := run(t, table, filepath.Join(dir, suite+"-"+user), archive(t, dir, suite), root, suite, user, script)
 				if !slices.Equal(passed, names) {
 					t.Errorf("of the steps %v only %v passed", names, passed)
@@ -138,7 +150,7 @@ func run(t *testing.T, table *os.File, logs, archive, root, suite, user, script 
 				t.Fatal(err)
 			}
 			t.Logf("%s begins; log: %s", words[2], log.Name())
-		case strings.HasPrefix(line, "=== end ") && len(words) == 4 && log != nil:
+		case strings.HasPrefix(line, "=== end ") && len(words) == 5 && log != nil:
 			log.Close()
 			took, result := time.Since(begun).Round(time.Second), "passed"
 			if words[3] != "0" {
@@ -147,7 +159,7 @@ func run(t *testing.T, table *os.File, logs, archive, root, suite, user, script 
 			} else {
 				passed = append(passed, words[2])
 			}
-			fmt.Fprintf(table, "| %s | %s | %s | %v | %s |\n", suite, user, words[2], took, result)
+			fmt.Fprintf(table, "| %s | %s | %s | %v | %s | %s |\n", suite, user, words[2], took, words[4], result)
 			t.Logf("%s %s after %v", words[2], result, took)
 			log = nil
 		case log != nil:
