@@ -213,7 +213,7 @@ $(BIN)/man/scon.8: $(shell find cmd internal -name '*.go')
 	$(Q)env -u GOARCH CGO_ENABLED=0 go run -tags man ./cmd/scon-lab $(BIN)/man
 	$(Q)env -u GOARCH CGO_ENABLED=0 go run -tags man ./cmd/scon $(BIN)/man
 
-# It builds nothing: root may have no Go, and would fetch the modules again.
+# It builds nothing of Go: root may have none, and would fetch the modules again.
 # HOST_SCON is a scon that this machine can run.
 HOST_SCON ?= $(BIN)/scon
 install:
@@ -226,6 +226,7 @@ install:
 	$(Q)install -m 644 packaging/scon.service packaging/scon-startup.service packaging/scon-pipe.service $(DESTDIR)$(PREFIX)/lib/systemd/system
 	$(Q)sed -i 's,^ExecStart=,&$(PREFIX)/bin/,' $(DESTDIR)$(PREFIX)/lib/systemd/system/scon*.service
 	$(Q)if [ -e $(BIN)/libsconpipe.a ]; then \
+		$(MAKE) libsconpipe examples && \
 		$(MAKE) -C libsconpipe OUT=$(abspath $(BIN)) PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) install && \
 		$(MAKE) -C examples OUT=$(abspath $(BIN)) PREFIX=$(PREFIX) install; \
 	fi
