@@ -6,6 +6,8 @@
 # The user may use sudo, unless it is called plain. The commit that is checked out in a
 # repository is in /srv/scon.bundle, which git clones.
 #
+# It has to be the leader of a process group, which ends with it.
+#
 # Usage: enter.sh ARCHIVE REPOSITORY USER COMMAND
 set -eu
 
@@ -51,7 +53,10 @@ clean_up() {
 			sleep 0.1
 		done
 	done
-	rm -rf --one-file-system "$root"
+	for _ in $(seq 100); do # what was killed may write its last file
+		rm -rf --one-file-system "$root" 2>/dev/null && break
+		sleep 0.1
+	done
 }
 
 # The first of both that ends has everything cleaned up: the command, or standard input.
@@ -59,6 +64,7 @@ exec 3<&0
 (
 	trap '' HUP INT TERM
 	cat <&3 >/dev/null
+	kill -TERM 0
 	clean_up
 ) >/dev/null &
 watcher=$!

@@ -41,7 +41,7 @@ var steps = []struct {
 // the user's is another's, and the size of the user's files is that of the sources, what
 // was built, and Go's caches.
 func script(user string) (names []string, script string) {
-	script = "git clone --quiet -c advice.detachedHead=false /srv/scon.bundle scon && cd scon || exit 1\n"
+	script = "git -c init.defaultBranch=main clone --quiet -c advice.detachedHead=false /srv/scon.bundle scon && cd scon || exit 1\n"
 	for _, s := range steps {
 		if slices.Contains(strings.Split(*only, ","), s.name) && (user != "plain" || !s.root) {
 			names = append(names, s.name)
