@@ -221,7 +221,7 @@ func (p *Profile) summarizeLive(v *view, w *waypoints, cost Cost) error {
 		case n >= fewPackets:
 			p.Paths = append(p.Paths, v.chart.summarize(name, kinds[name], cost))
 		case n > 0:
-			p.Few = append(p.Few, fmt.Sprintf("%s: %d of the %d packets that a figure needs; trace for longer, or with more traffic", name, n, fewPackets))
+			p.Few = append(p.Few, fmt.Sprintf("%q had %d of the %d packets that a figure needs; trace for longer, or with more traffic", name, n, fewPackets))
 		}
 	}
 	if len(p.Paths) == 0 && len(p.Few) > 0 {
