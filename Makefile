@@ -205,13 +205,13 @@ demo-as-root:
 	$(Q)bin/scon bench quick
 	$(Q)scripts/demo-docker.sh
 
-# Man pages, from the same texts as --help and the settings.
+# Man pages, from the same texts as --help and the settings; with the flags of the programs, so that Go builds no package twice.
 man: $(BIN)/man/scon.8
 $(BIN)/man/scon.8: $(shell find cmd internal -name '*.go')
 	$(call say,MAN,$(BIN)/man)
 	$(Q)rm -rf $(BIN)/man && mkdir -p $(BIN)/man
-	$(Q)env -u GOARCH CGO_ENABLED=0 go run -tags man ./cmd/scon-lab $(BIN)/man
-	$(Q)env -u GOARCH CGO_ENABLED=0 go run -tags man ./cmd/scon $(BIN)/man
+	$(Q)env -u GOARCH CGO_ENABLED=0 go run -trimpath -tags man ./cmd/scon-lab $(BIN)/man
+	$(Q)env -u GOARCH CGO_ENABLED=0 go run $(SCONFLAGS) -tags "nethttpomithttp2 man" ./cmd/scon $(BIN)/man
 
 # It builds nothing of Go: root may have none, and would fetch the modules again.
 # HOST_SCON is a scon that this machine can run.
