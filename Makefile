@@ -82,6 +82,7 @@ scon:
 	$(Q)CGO_ENABLED=0 go build $(SCONFLAGS) -ldflags "-s -w -funcalign=8 -X main.release=$(VERSION) -X main.commit=$(COMMIT)" -o $(SCON) ./cmd/scon
 
 startup: $(BIN)/scon-cni $(BIN)/scon-oci
+	@:
 
 # Static: a container waits until they have started.
 $(BIN)/scon-cni $(BIN)/scon-oci: $(BIN)/%: cmd/%/main.c internal/startup/client/agent.c internal/startup/client/agent.h
@@ -207,6 +208,7 @@ demo-as-root:
 
 # Man pages, from the same texts as --help and the settings; with the flags of the programs, so that Go builds no package twice.
 man: $(BIN)/man/scon.8
+	@:
 $(BIN)/man/scon.8: $(shell find cmd internal -name '*.go')
 	$(call say,MAN,$(BIN)/man)
 	$(Q)rm -rf $(BIN)/man && mkdir -p $(BIN)/man
