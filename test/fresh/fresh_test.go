@@ -24,7 +24,7 @@ var (
 )
 
 // prerequisites are the packages that README names.
-const prerequisites = "git,make,golang-go,sudo,ca-certificates"
+const prerequisites = "sudo,git,make,golang-go,ca-certificates"
 
 // steps are README's lines, in order.
 var steps = []struct {
@@ -51,6 +51,18 @@ func script(user string) (names []string, script string) {
 		}
 	}
 	return names, script
+}
+
+// What the systems have is what README names, and sudo.
+func TestPrerequisites(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := "sudo apt install " + strings.ReplaceAll(strings.TrimPrefix(prerequisites, "sudo,"), ",", " ") + "\n"
+	if !strings.Contains(string(text), line) {
+		t.Errorf("README.md has no line %q", line)
+	}
 }
 
 // archive returns the archive of a system, which is kept in dist/fresh.
