@@ -401,6 +401,9 @@ func (d *Daemon) pollRules(now time.Time) (looked bool) {
 	if d.policy.otherFunctions() {
 		reread("functions at Netfilter's hooks changed")
 	}
+	if d.policy.ownerEnded() {
+		reread("a table of nftables has gone with its owner")
+	}
 	if d.policy.otherLegacy() {
 		d.stale(changes.Event{Kind: changes.Ruleset, Reason: "iptables-legacy changed without its lock"})
 	}

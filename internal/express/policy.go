@@ -184,6 +184,12 @@ func (p *policy) otherLegacy() bool {
 	return stale || err != nil
 }
 
+// ownerEnded reports whether a table of nftables has gone with the process that owned it.
+func (p *policy) ownerEnded() bool {
+	ended, err := p.OwnerEnded()
+	return ended || err != nil
+}
+
 // gotLegacy reports whether iptables-legacy has tables, and had none when the rules
 // were read.
 func (p *policy) gotLegacy() bool {

@@ -432,3 +432,34 @@ func TestLiveDiffers(t *testing.T) {
 		})
 	}
 }
+
+// A table that goes with its owner is noticed, and one of the same name is another one.
+func TestOwnerEnded(t *testing.T) {
+	t.Parallel()
+	f := follow(t, nstest.New(t), Options{})
+	const owned = "table ip marks { flags owner; chain p { type filter hook forward priority 0; limit rate 1/second drop; }; }"
+	ended := func() (is bool) {
+		nstest.Do(t, f.ns, func() {
+			var err error
+			if is, err = f.OwnerEnded(); err != nil {
+				t.Fatal(err)
+			}
+		})
+		return is
+	}
+	end := nstest.Owner(t, f.ns, owned)
+	f.follow()
+	f.sh("nft add table ip other")
+	if f.follow(); ended() {
+		t.Error("the owner is there")
+	}
+	end()
+	if !ended() {
+		t.Error("the owner's end is not noticed")
+	}
+	end = nstest.Owner(t, f.ns, strings.Replace(owned, "limit rate 1/second drop", "accept", 1))
+	defer end()
+	if f.follow(); f.Judges() {
+		t.Error("the rules of the table that is gone are followed")
+	}
+}

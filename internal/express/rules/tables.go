@@ -33,6 +33,8 @@ type nftables struct {
 type table struct {
 	*nftables
 	key     tableKey
+	handle  uint64
+	owned   bool // it may go with a process, see OwnerEnded
 	dormant bool // its chains are at no hook
 	// kept means that a base chain matters, so that rules and sets are stored. In
 	// a cluster the other tables, with address translation only, are the large ones.
@@ -91,18 +93,28 @@ func (n *nftables) take(m nlmsg.Message) {
 }
 
 func (n *nftables) newTable(key tableKey, a attrs) {
-	const isDormant = 1 // NFT_TABLE_F_DORMANT
-	dormant := a.number(unix.NFTA_TABLE_FLAGS)&isDormant != 0
+	const isDormant, isOwned = 1, 2 // NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER
+	flags, handle := a.number(unix.NFTA_TABLE_FLAGS), tableHandle(a)
+	dormant := flags&isDormant != 0
 	t := n.tables[key]
 	switch {
 	case t == nil:
-		n.tables[key] = &table{
-			nftables: n, key: key, dormant: dormant, fresh: n.tx != nil,
+		t = &table{
+			nftables: n, key: key, handle: handle, dormant: dormant, fresh: n.tx != nil,
 			chains: make(map[string]*chain), handles: make(map[uint64]*chain), sets: make(map[string]*set),
 		}
+		n.tables[key] = t
+	case t.handle != handle:
+		n.doubt(key.String() + " has gone with its owner, and there is another one")
 	case t.dormant != dormant:
 		n.doubt(key.String() + " goes dormant, or wakes up")
 	}
+	t.owned = flags&isOwned != 0
+}
+
+func tableHandle(a attrs) uint64 {
+	const handle = 4 // NFTA_TABLE_HANDLE
+	return a.handle(handle)
 }
 
 func (t *table) remove() {

@@ -1,0 +1,42 @@
+package rules
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nlmsg"
+)
+
+// OwnerEnded reports whether a table that belongs to a process (flag owner) is gone: the
+// kernel removes it when the process closes its socket, and announces neither that nor a
+// new generation (net/netfilter/nf_tables_api.c, nft_rcv_nl_event). It asks only where
+// there is such a table.
+func (l *Live) OwnerEnded() (bool, error) {
+	owned := make(map[tableKey]uint64)
+	if l.nft != nil {
+		for key, t := range l.nft.tables {
+			if t.owned {
+				owned[key] = t.handle
+			}
+		}
+	}
+	if len(owned) == 0 {
+		return false, nil
+	}
+	sock, err := nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return false, err
+	}
+	defer sock.Close()
+	r := nftReader{sock: sock}
+	err = r.request(unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, unix.NLM_F_DUMP, nil, func(m nlmsg.Message) {
+		if len(m.Data) < sizeofNfgenmsg {
+			return
+		}
+		a := parseAttrs(m.Data[sizeofNfgenmsg:])
+		key := tableKey{m.Data[0], a.text(unix.NFTA_TABLE_NAME)}
+		if handle, ok := owned[key]; ok && handle == tableHandle(a) {
+			delete(owned, key)
+		}
+	})
+	return len(owned) > 0, err
+}
