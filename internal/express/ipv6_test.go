@@ -138,10 +138,26 @@ func TestIPv6Policy(t *testing.T) {
 			add:    "ip xfrm policy add src fd00:17::2 dst fd00:77::2 dir fwd action block",
 			remove: "ip xfrm policy delete src fd00:17::2 dst fd00:77::2 dir fwd",
 		},
+		{
+			name:    forced,
+			prepare: "sysctl -qw net.ipv6.conf.all.forwarding=0 net.ipv6.conf.docker0.force_forwarding=1 net.ipv6.conf.eth0.force_forwarding=1\nip route replace default via fd00:77::2",
+			add:     "sysctl -qw net.ipv6.conf.docker0.force_forwarding=0",
+			remove:  "sysctl -qw net.ipv6.conf.docker0.force_forwarding=1",
+			tidy:    "sysctl -qw net.ipv6.conf.all.forwarding=1\nip route replace default via fd00:77::2",
+			silent:  true,
+		},
 	} {
-		t.Run(r.name, func(t *testing.T) { r.test(b.In(t), outside) })
+		t.Run(r.name, func(t *testing.T) {
+			if r.name == forced && !hasSetting("net.ipv6.conf.all.force_forwarding") {
+				t.Skip("this kernel has no force_forwarding (Linux 6.17)")
+			}
+			r.test(b.In(t), outside)
+		})
 	}
 }
+
+// forced is the change of a setting that forwards though all devices together do not.
+const forced = "forced forwarding off"
 
 // An IPv6 rule that judges single packets keeps regular the connections that
 // it matches.

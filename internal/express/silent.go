@@ -32,7 +32,7 @@ const mostWatched = 64
 var (
 	settings = []string{
 		"ipv4/ip_forward_use_pmtu", "ipv4/ip_forward_update_priority",
-		"ipv4/fib_multipath_hash_policy", "ipv4/fib_multipath_hash_fields", "ipv4/fib_multipath_use_neigh",
+		"ipv4/fib_multipath_hash_policy", "ipv4/fib_multipath_hash_fields", "ipv4/fib_multipath_hash_seed", "ipv4/fib_multipath_use_neigh",
 		"ipv6/fib_multipath_hash_policy", "ipv6/fib_multipath_hash_fields",
 		"bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables",
 		"bridge/bridge-nf-filter-vlan-tagged", "bridge/bridge-nf-filter-pppoe-tagged", "bridge/bridge-nf-pass-vlan-input-dev",
@@ -40,7 +40,7 @@ var (
 	deviceSettings = []string{
 		"ipv4/conf/%s/accept_local", "ipv4/conf/%s/route_localnet", "ipv4/conf/%s/src_valid_mark",
 		"ipv4/conf/%s/disable_policy", "ipv4/conf/%s/disable_xfrm",
-		"ipv6/conf/%s/disable_ipv6", "ipv6/conf/%s/disable_policy",
+		"ipv6/conf/%s/disable_ipv6", "ipv6/conf/%s/disable_policy", "ipv6/conf/%s/force_forwarding", "ipv6/conf/%s/mtu",
 	}
 )
 
