@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
@@ -274,15 +275,68 @@ func TestIPsec(t *testing.T) {
 	w := newDevice(t)
 	w.watch(Options{}, roomy)
 	const policy = "src 10.1.0.0/24 dst 10.9.0.0/24 dir out"
-	for _, change := range []string{
-		"ip xfrm policy add " + policy + " tmpl src 10.2.0.1 dst 10.2.0.2 proto esp mode tunnel",
-		"ip xfrm policy update " + policy + " action block",
-		"ip xfrm policy delete " + policy,
+	for _, change := range []struct{ run, want string }{
+		{"ip xfrm policy add " + policy + " tmpl src 10.2.0.1 dst 10.2.0.2 proto esp mode tunnel", "policy added"},
+		{"ip xfrm policy update " + policy + " action block", "policy added"},
+		{"ip xfrm policy delete " + policy, "policy added"},
+		{"ip xfrm policy add " + policy + " limit time-soft 1 limit time-hard 2", "policy added"},
+		{"", "policy has expired"}, // not when the soft lifetime ends
 	} {
-		w.run(change)
-		if e := w.next(); e.Kind != IPsec || !e.Stale || e.Topology {
-			t.Errorf("%s: notified of %+v", change, e)
+		w.run(change.run)
+		if e := w.next(); e.Kind != IPsec || !e.Stale || e.Topology || !strings.Contains(e.Reason, change.want) {
+			t.Errorf("%s: notified of %+v", change.run, e)
 		}
+	}
+}
+
+// A security association matters where a policy has an optional template, and does not
+// elsewhere. The kernel of a machine may have no kind of association.
+func TestIPsecAssociation(t *testing.T) {
+	ns := nstest.New(t)
+	var x *ipsec
+	nstest.Do(t, ns, func() {
+		s, err := openIPsec(&output{}, roomy)
+		if err != nil || s == nil {
+			t.Fatal(s, err)
+		}
+		x = s.(*ipsec)
+	})
+	defer x.Close()
+	matters := func(typ nl.XfrmMsgType) bool {
+		_, stale := x.judge(nlmsg.Message{Type: uint16(typ)})
+		return stale
+	}
+	change := func(command string) {
+		nstest.Run(t, ns, command)
+		if err := x.Receive(func(m nlmsg.Message) { x.judge(m) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const optional = "src 10.1.0.0/24 dst 10.8.0.0/24 dir out"
+	const template = " tmpl proto esp mode transport level "
+	for _, step := range []struct {
+		change  string
+		matters bool
+	}{
+		{"ip xfrm policy add src 10.1.0.0/24 dst 10.9.0.0/24 dir out" + template + "required", false},
+		{"ip xfrm policy add " + optional + template + "use", true},
+		{"ip xfrm policy delete " + optional, false},
+		{"ip xfrm policy add " + optional + template + "use", true},
+		{"ip xfrm policy update " + optional + template + "required", false},
+		{"ip xfrm policy update " + optional + template + "use", true},
+		{"ip xfrm policy flush", false},
+	} {
+		change(step.change)
+		if matters(nl.XFRM_MSG_NEWSA) != step.matters || matters(nl.XFRM_MSG_UPDSA) != step.matters {
+			t.Errorf("%s: an association matters, or does not", step.change)
+		}
+		if matters(nl.XFRM_MSG_EXPIRE) || matters(nl.XFRM_MSG_DELSA) {
+			t.Errorf("%s: the end of an association matters", step.change)
+		}
+	}
+	nstest.Run(t, ns, "ip xfrm policy add "+optional+template+"use")
+	if err := x.read(); err != nil || !matters(nl.XFRM_MSG_NEWSA) {
+		t.Errorf("one that was there before does not matter: %v", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package express_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +33,25 @@ func TestOwnedTable(t *testing.T) {
 	own()
 	n.Proceed(t, 100)
 	c.WaitExpressOriginal()
+}
+
+// What an IPsec policy permits stops when its lifetime ends and another policy blocks it.
+func TestPolicyExpires(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	c := b.Outgoing("udp", 1).GoExpress()
+	b.Sh(lab.Device, `
+		ip xfrm policy add src 172.17.0.0/16 dst 10.77.0.2 dir fwd priority 2 action block
+		ip xfrm policy add src 172.17.0.2 dst 10.77.0.2 dir fwd priority 1 action allow limit time-hard 4`)
+	n := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
+	c.WaitExpressOriginal()
+	scontest.Eventually(t, "the policy expires", func() error {
+		if out := b.Sh(lab.Device, "ip xfrm policy"); strings.Contains(out, "priority 1") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	stopsWithin(t, n, time.Now(), scontest.Heartbeat)
 }
 
 // stopsWithin waits until no packet arrives any more, and checks when the last one that did
