@@ -2,6 +2,7 @@ package express_test
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +53,63 @@ func TestPolicyExpires(t *testing.T) {
 		return nil
 	})
 	stopsWithin(t, n, time.Now(), scontest.Heartbeat)
+}
+
+// A connection follows the routes of IPv6 that are left when one expires: here one that
+// forbids.
+func TestRouteExpires(t *testing.T) {
+	t.Parallel()
+	b := newExpress6(t, scontest.Layout{})
+	c := b.Outgoing6("udp", 1).GoExpress()
+	b.Sh(lab.Device, `
+		ip route add blackhole fd00:77::/126
+		ip route add fd00:77::2/128 dev eth0 expires 4`)
+	since := time.Now()
+	n := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
+	c.WaitExpressOriginal()
+	stopsWithin(t, n, since.Add(4*time.Second), scontest.Heartbeat)
+}
+
+// Of two default routes the better one expires: the other one's way is taken.
+func TestDefaultRouteExpires(t *testing.T) {
+	t.Parallel()
+	b := newExpress6(t, scontest.Layout{})
+	b.Sh(lab.Device, `
+		ip link add eth1 type veth peer name eth1 netns `+b.Node(lab.Edge)+`
+		ip addr add fd00:78::1/64 dev eth1 nodad
+		ip link set eth1 up`)
+	b.Sh(lab.Edge, `
+		ip addr add fd00:78::2/64 dev eth1 nodad
+		ip addr add fd00:99::1/128 dev lo
+		ip link set eth1 up`)
+	b.Sh(lab.Device, `
+		ip6tables-nft -t nat -I POSTROUTING -d fd00:99::1 -j ACCEPT
+		ip6tables-nft -I DOCKER-USER -s fd00:99::1 -j ACCEPT
+		ip -6 route replace default via fd00:78::2 metric 20
+		ip -6 route add default via fd00:77::2 metric 10 expires 5`)
+	since := time.Now()
+	c := b.Connect("udp", lab.Container(1), lab.Edge, netip.MustParseAddrPort("[fd00:99::1]:7000")).GoExpress()
+	n := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
+	c.WaitExpressOriginal()
+	if f := c.MustFlow(); f.Oif != "eth0" {
+		t.Fatalf("express out of %s", f.Oif)
+	}
+	b.Sh(lab.Edge, "ip6tables-nft -I INPUT -i eth0 -p udp -j DROP") // that router loses them
+	time.Sleep(time.Until(since.Add(5*time.Second + 200*time.Millisecond)))
+	arrived := n.Arrived.Load()
+	scontest.Eventually(t, "datagrams go by the other router", func() error {
+		if n.Arrived.Load() == arrived {
+			return errors.New("none arrives")
+		}
+		return nil
+	})
+	if late := time.Unix(0, n.Latest.Load()).Sub(since.Add(5 * time.Second)); late > scontest.Heartbeat {
+		t.Errorf("they do after %v", late)
+	}
+	c.WaitExpressOriginal()
+	if f := c.MustFlow(); f.Oif != "eth1" {
+		t.Errorf("express out of %s", f.Oif)
+	}
 }
 
 // stopsWithin waits until no packet arrives any more, and checks when the last one that did

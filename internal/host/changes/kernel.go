@@ -33,7 +33,8 @@ type kernel struct {
 	announced
 	ask   *nlmsg.Requests // for the state
 	state *known
-	later *settled // nil if nobody asks for stale changes
+	later *settled   // nil if nobody asks for stale changes
+	lives *lifetimes // nil also on a kernel without IPv6
 }
 
 func openKernel(out *output, l limits) (_ source, err error) {
@@ -42,6 +43,9 @@ func openKernel(out *output, l limits) (_ source, err error) {
 		e, ok := k.state.evaluate(m)
 		if ok && e.early && k.later != nil {
 			k.later.add(e)
+		}
+		if k.lives != nil && (m.Type == unix.RTM_NEWROUTE || m.Type == unix.RTM_NEWADDR) && len(m.Data) > 0 && m.Data[0] == unix.AF_INET6 {
+			k.lives.note(m)
 		}
 		return e, ok
 	}
@@ -63,6 +67,9 @@ func openKernel(out *output, l limits) (_ source, err error) {
 		if k.later, err = openSettled(out); err != nil {
 			return nil, err
 		}
+		if k.lives, err = openLifetimes(out); err != nil {
+			return nil, err
+		}
 	}
 	// The socket listens before the state is read, so no change is missed.
 	if err := k.read(); err != nil {
@@ -73,7 +80,9 @@ func openKernel(out *output, l limits) (_ source, err error) {
 
 // read reads the state that announcements are compared with.
 func (k *kernel) read() (err error) {
-	k.state, err = readKnown(k.ask)
+	if k.state, err = readKnown(k.ask); err == nil && k.lives != nil {
+		err = k.lives.list(0, k.lives.note)
+	}
 	return err
 }
 
@@ -81,6 +90,9 @@ func (k *kernel) Close() error {
 	var errs []error
 	if k.later != nil {
 		errs = append(errs, k.later.close())
+	}
+	if k.lives != nil {
+		errs = append(errs, k.lives.close())
 	}
 	if k.Socket != nil {
 		errs = append(errs, k.Socket.Close())

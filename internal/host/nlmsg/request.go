@@ -38,6 +38,14 @@ func OpenRequests(protocol int) (*Requests, error) {
 	return &Requests{fd: fd}, nil
 }
 
+// Strict has the kernel take the fields of a request for a dump for a filter, as
+// NETLINK_GET_STRICT_CHK does.
+func (s *Requests) Strict() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+}
+
 // Close closes the socket when no request is under way; later ones fail.
 func (s *Requests) Close() error {
 	s.mu.Lock()
