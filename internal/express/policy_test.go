@@ -142,6 +142,12 @@ var routing = []rule{
 		both:   true,
 	},
 	{
+		name:   "local route",
+		add:    "ip route add local 10.77.0.2 dev eth0 table local proto kernel",
+		remove: "ip route del local 10.77.0.2 dev eth0 table local",
+		both:   true,
+	},
+	{
 		name:   "forwarding off",
 		add:    "sysctl -qw net.ipv4.conf.docker0.forwarding=0",
 		remove: "sysctl -qw net.ipv4.conf.docker0.forwarding=1",

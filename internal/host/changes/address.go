@@ -10,8 +10,8 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// addressState is what is compared of an IPv6 address. Each router
-// advertisement announces it again, with new lifetimes.
+// addressState is what is compared of an address: each router advertisement announces
+// one of IPv6 again, with new lifetimes.
 type addressState struct {
 	bits  uint8
 	flags uint32
@@ -42,7 +42,7 @@ func (k *known) address(m nlmsg.Message) (Event, bool) {
 	if !addr.IsValid() {
 		addr = subnet
 	}
-	if m.Data[0] == unix.AF_INET6 && !k.addressIs(neighbourKey{index, addr}, is, added(m.Type)) {
+	if changed := k.addressIs(neighbourKey{index, addr}, is, added(m.Type)); m.Data[0] == unix.AF_INET6 && !changed {
 		return Event{}, false
 	}
 	e := Event{
@@ -62,8 +62,7 @@ func (k *known) address(m nlmsg.Message) (Event, bool) {
 	return e, true
 }
 
-// addressIs stores the state of an IPv6 address, and reports whether it has
-// changed.
+// addressIs stores the state of an address, and reports whether it has changed.
 func (k *known) addressIs(key neighbourKey, is addressState, there bool) bool {
 	was, old := k.addresses[key]
 	if there {
@@ -74,16 +73,16 @@ func (k *known) addressIs(key neighbourKey, is addressState, there bool) bool {
 	return !key.addr.IsLinkLocalUnicast() && (old != there || there && was != is)
 }
 
-// route evaluates a message about a route. It makes decisions stale, except
-// for routes that the kernel adds along with an address. Those to its broadcast
-// address come when its device comes up.
+// route evaluates a message about a route. It makes decisions stale, except for routes
+// that the kernel adds along with an address, which was announced before. Those to its
+// broadcast address come when its device comes up.
 func (k *known) route(m nlmsg.Message) (Event, bool) {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return Event{}, false
 	}
 	bits, table, protocol, kind := m.Data[1], m.Data[4], m.Data[5], m.Data[7]
 	flags := binary.NativeEndian.Uint32(m.Data[8:])
-	if table == unix.RT_TABLE_LOCAL && protocol == unix.RTPROT_KERNEL && kind != unix.RTN_BROADCAST || flags&unix.RTM_F_CLONED != 0 {
+	if flags&unix.RTM_F_CLONED != 0 {
 		return Event{}, false
 	}
 	dst := netip.IPv4Unspecified()
@@ -102,6 +101,11 @@ func (k *known) route(m nlmsg.Message) (Event, bool) {
 	if dst.Is6() && (dst.IsLinkLocalUnicast() || dst.IsMulticast()) {
 		return Event{}, false // every device has those
 	}
+	network, _ := dst.Prefix(int(bits))
+	if table == unix.RT_TABLE_LOCAL && protocol == unix.RTPROT_KERNEL && kind != unix.RTN_BROADCAST &&
+		k.isAddress(network, int32(index), kind) {
+		return Event{}, false
+	}
 	e := Event{
 		Kind:     Route,
 		Ifindex:  int(index),
@@ -111,9 +115,28 @@ func (k *known) route(m nlmsg.Message) (Event, bool) {
 		early:    !added(m.Type),
 	}
 	if bits > 0 {
-		e.Scope.Network, _ = dst.Prefix(int(bits))
+		e.Scope.Network = network
 	}
 	return e, true
+}
+
+// isAddress reports whether a route to what is local comes with an address of a device: to
+// the address, to the network of the loopback device, or, where IPv6 is forwarded, to the
+// first address of the network (anycast).
+func (k *known) isAddress(network netip.Prefix, index int32, kind byte) bool {
+	if kind == unix.RTN_LOCAL && network.IsSingleIP() {
+		_, is := k.addresses[neighbourKey{index, network.Addr()}]
+		return is
+	}
+	for key, state := range k.addresses {
+		if key.ifindex != index {
+			continue
+		}
+		if own, err := key.addr.Prefix(int(state.bits)); err == nil && own.Addr() == network.Addr() {
+			return true
+		}
+	}
+	return false
 }
 
 // sizeofNetconfmsg is the size of struct netconfmsg with padding, which

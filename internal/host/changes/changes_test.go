@@ -59,10 +59,15 @@ func TestKernel(t *testing.T) {
 			"address stale in 10.9.0.0/24, link topology, route topology stale in 10.9.0.0/24, route topology stale in 10.9.0.255/32"},
 		{"address with a peer", "", "ip addr add 10.9.0.1 peer 10.8.0.1/32 dev up0", "address stale, route topology stale in 10.8.0.1/32"},
 		{"default route", "", "ip route add default dev up0", "route topology stale"},
-		{"address goes", "ip addr add 10.9.0.1/32 dev up0", "ip addr del 10.9.0.1/32 dev up0", "address stale"},
+		{"address goes", "ip addr add 10.9.0.1/32 dev up0", "ip addr del 10.9.0.1/32 dev up0", "address stale, route topology stale in 10.9.0.1/32"},
 		{"route", "", "ip route add 10.9.0.0/24 dev up0", "route topology stale in 10.9.0.0/24"},
 		{"route of another table", "", "ip route add 10.9.0.0/24 dev up0 table 7", "route topology stale in 10.9.0.0/24"},
 		{"route goes", "ip route add 10.9.0.0/24 dev up0", "ip route del 10.9.0.0/24", "route topology stale in 10.9.0.0/24"},
+		{"local route", "", "ip route add local 10.9.0.1 dev up0 table local proto kernel", "route topology stale in 10.9.0.1/32"},
+		{"local network", "", "ip route add local 10.9.0.0/24 dev up0 table local proto kernel", "route topology stale in 10.9.0.0/24"},
+		{"local route of IPv6", "", "ip route add local 2001:db8:9::1 dev up0 table local proto kernel", "route topology stale in 2001:db8:9::1/128"},
+		{"local route goes", "ip route add local 10.9.0.1 dev up0 table local proto kernel", "ip route del local 10.9.0.1 dev up0 table local", "route topology stale in 10.9.0.1/32"},
+		{"local route to an address", "", "ip route del local 10.2.0.1 dev up0 table local\nip route add local 10.2.0.1 dev up0 table local proto kernel", ""},
 		{"nexthop", "", "ip nexthop add id 7 via 10.2.0.2 dev up0", "route topology stale"},
 		{"route of IPv6", "", "ip route add 2001:db8:9::/64 dev up0", "route topology stale in 2001:db8:9::/64"},
 		{"neighbour of IPv6", "ip neigh add 2001:db8::7 lladdr 02:00:00:00:00:01 dev up0", "ip neigh replace 2001:db8::7 lladdr 02:00:00:00:00:02 dev up0", "neighbour stale to 02:00:00:00:00:01"},
@@ -268,6 +273,25 @@ func TestLargeTransactionIsOneEvent(t *testing.T) {
 	w.run("nft delete table ip t")
 	if e := w.next(); e.Kind != Ruleset {
 		t.Errorf("then notified of %+v", e)
+	}
+}
+
+// The local routes of an address are no news, nor is that of all routers of its network.
+func TestLocalRoutes(t *testing.T) {
+	t.Parallel()
+	w := newDevice(t)
+	w.run("sysctl -qw net.ipv6.conf.up0.forwarding=1")
+	w.watch(Options{}, roomy)
+	w.run("ip addr add 2001:db8:9::1/64 dev up0 nodad")
+	for e := (Event{}); e.Kind != Address; e = w.next() {
+		if e.Kind == Route && e.Scope.Network.IsSingleIP() {
+			t.Errorf("notified of %+v", e)
+		}
+	}
+	for _, e := range w.notified("") { // the address takes effect with a lock that this waits for
+		if e.Kind == Route && e.Scope.Network.IsSingleIP() {
+			t.Errorf("notified of %+v", e)
+		}
 	}
 }
 

@@ -109,7 +109,7 @@ type known struct {
 	devices    map[int32]device
 	ports      map[int32]port
 	neighbours map[neighbourKey]MAC
-	addresses  map[neighbourKey]addressState // of IPv6
+	addresses  map[neighbourKey]addressState
 	fdb        map[fdbKey]fdbEntry
 	netconf    map[netconfKey]uint32
 }
@@ -169,6 +169,7 @@ func readKnown(ask *nlmsg.Requests) (*known, error) {
 		{"bridge ports", unix.RTM_GETLINK, unix.AF_BRIDGE, unix.SizeofIfInfomsg},
 		{"neighbours", unix.RTM_GETNEIGH, unix.AF_INET, unix.SizeofNdMsg},
 		{"neighbours of IPv6", unix.RTM_GETNEIGH, unix.AF_INET6, unix.SizeofNdMsg},
+		{"addresses", unix.RTM_GETADDR, unix.AF_INET, unix.SizeofIfAddrmsg},
 		{"addresses of IPv6", unix.RTM_GETADDR, unix.AF_INET6, unix.SizeofIfAddrmsg},
 		{"forwarding tables", unix.RTM_GETNEIGH, unix.AF_BRIDGE, unix.SizeofNdMsg},
 		{"settings", unix.RTM_GETNETCONF, unix.AF_INET, sizeofNetconfmsg},
