@@ -147,12 +147,11 @@ func TestIPv6Policy(t *testing.T) {
 			silent:  true,
 		},
 	} {
-		t.Run(r.name, func(t *testing.T) {
-			if r.name == forced && !hasSetting("net.ipv6.conf.all.force_forwarding") {
-				t.Skip("this kernel has no force_forwarding (Linux 6.17)")
-			}
-			r.test(b.In(t), outside)
-		})
+		if r.name == forced && !hasSetting("net.ipv6.conf.all.force_forwarding") {
+			t.Logf("%s: this kernel has no such setting (Linux 6.17)", r.name)
+			continue
+		}
+		t.Run(r.name, func(t *testing.T) { r.test(b.In(t), outside) })
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/lab"
@@ -38,6 +40,38 @@ func received(b *scontest.Bed) (n uint64) {
 		b.T.Fatal(err)
 	}
 	return n
+}
+
+// A netkit pair that drops packets, from before the start or by a change, drops them with
+// SCON as well.
+func TestNetkitPolicy(t *testing.T) {
+	t.Parallel()
+	scontest.NeedNetkit(t)
+	b := scontest.New(t, scontest.Layout{Netkit: true})
+	set := func(own, peer netlink.NetkitPolicy) {
+		t.Helper()
+		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+		info.AddRtAttr(unix.IFLA_INFO_KIND, nl.ZeroTerminated("netkit"))
+		data := info.AddRtAttr(unix.IFLA_INFO_DATA, nil)
+		data.AddRtAttr(nl.IFLA_NETKIT_POLICY, nl.Uint32Attr(uint32(own)))
+		data.AddRtAttr(nl.IFLA_NETKIT_PEER_POLICY, nl.Uint32Attr(uint32(peer)))
+		setLink(b, unix.AF_UNSPEC, unix.RTM_NEWLINK, lab.Port(1), info)
+	}
+	const forward, blackhole = netlink.NETKIT_POLICY_FORWARD, netlink.NETKIT_POLICY_BLACKHOLE
+	c := b.Outgoing("udp", 1)
+	set(forward, blackhole)
+	b.Up()
+	for _, policy := range []struct{ own, peer netlink.NetkitPolicy }{{forward, blackhole}, {blackhole, forward}} {
+		set(policy.own, policy.peer)
+		from, to := c.Client, c.Server
+		if policy.own == blackhole {
+			from, to = to, from
+		}
+		waitLost(t, from, to)
+		set(forward, forward)
+		b.WaitHooked(1)
+		c.GoExpress()
+	}
 }
 
 // Packets of a netkit container go express in both directions, and leave from

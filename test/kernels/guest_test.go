@@ -51,7 +51,7 @@ var sinceLinux61 = map[string][]string{
 	"internal/express": {
 		"TestDown/clsact_false,_killed_false", "TestDown/clsact_false,_killed_true",
 		"TestForeignFilterInBlock", "TestForeignFunction", "TestForeignFunctionAtRest", "TestForeignProgram", "TestForeignProgramAtBridge",
-		"TestNetkit", "TestNetkitForeign", "TestNetkitOrder", "TestNetkitRestart", "TestPerPacketRuleByNewName",
+		"TestNetkit", "TestNetkitForeign", "TestNetkitOrder", "TestNetkitPolicy", "TestNetkitRestart", "TestPerPacketRuleByNewName",
 		"TestPinsTakenAway", "TestRoutedNetkit",
 	},
 	"test/differential": {"TestDifferentialFunctions", "TestDifferentialNetkit"},

@@ -40,6 +40,7 @@ const (
 	BoundByLegacy    = "iptables-legacy has tables, which may change without an announcement"
 	BoundByUntracked = "conntrack does not see the connection, and this kernel does not say when it begins to"
 	BoundByOverlay   = "its packets skip an overlay device"
+	BoundByMST       = "its bridge has spanning trees of VLANs (mst_enabled), and the kernel does not announce the states of ports in them"
 	BoundByBeginning = "conntrack has not taken it for a stream of packets yet"
 	BoundByPackets   = "lease_packets in the configuration: its packets end a lease before its time does"
 	BoundByTCP       = "4096 packets of TCP, by which conntrack follows it: they end a lease before its time does"
@@ -118,6 +119,8 @@ func (c *Composer) shortBy(e *contable.Conentry, conn conntrack.Conn) string {
 		return BoundByLegacy
 	case c.table.Tunneled(e):
 		return BoundByOverlay
+	case c.hasMST(e.Port) || c.hasMST(e.Peer):
+		return BoundByMST
 	case conn.Replied() && !conn.Assured():
 		return BoundByBeginning
 	}
@@ -128,6 +131,12 @@ func (c *Composer) shortBy(e *contable.Conentry, conn conntrack.Conn) string {
 		return BoundByMarks
 	}
 	return c.limits.Unwatched
+}
+
+// hasMST reports whether a port's bridge has MST; 0 is no port.
+func (c *Composer) hasMST(port int) bool {
+	p := c.ports.Port(port)
+	return p != nil && p.Bridge.MST
 }
 
 // SilentRule finds a rule that depends on what changes without an announcement, and

@@ -46,6 +46,9 @@ type Topology struct {
 type Bridge struct {
 	Index int
 	Name  string
+	// MST means that its ports have a state for each spanning tree (mst_enabled), of
+	// which the kernel announces no change.
+	MST bool
 }
 
 // Netkit is the kind of the kernel's device pairs for containers (Linux 6.7).

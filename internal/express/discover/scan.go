@@ -100,11 +100,14 @@ func (s *scan) findPorts(names []string) error {
 	for _, l := range s.links {
 		a := l.Attrs()
 		if chosen[a.Index] {
-			s.found.Bridges = append(s.found.Bridges, Bridge{a.Index, a.Name})
+			s.found.Bridges = append(s.found.Bridges, Bridge{a.Index, a.Name, s.byIndex[a.Index].mst})
 		}
 		bridge := s.bridgeOf(l)
+		routed := isAuto(names) && s.isRouted(l)
 		switch {
-		case isAuto(names) && s.isRouted(l):
+		case hasPolicy(l) && (routed || bridge != nil && s.occupied[bridge.Attrs().Index]):
+			s.skip(l, droppingPair)
+		case routed:
 			s.addPort(l, l, roots[a.Index])
 		case bridge == nil || !isAuto(names) && !chosen[bridge.Attrs().Index]:
 		case isContainerPort(l) && s.exits[bridge.Attrs().Index]&judging != 0:
@@ -120,12 +123,24 @@ func (s *scan) findPorts(names []string) error {
 	return nil
 }
 
+// droppingPair is why nothing goes express by a netkit pair with a policy. The kernel
+// applies it only while there are no programs at the pair: SCON's would override it
+// (drivers/net/netkit.c, netkit_xmit).
+const droppingPair = "its netkit pair drops packets (policy blackhole)"
+
+// hasPolicy reports whether a device is an end of a netkit pair that drops packets, in
+// either direction.
+func hasPolicy(l netlink.Link) bool {
+	kit, ok := l.(*netlink.Netkit)
+	return ok && (kit.Policy != netlink.NETKIT_POLICY_FORWARD || kit.PeerPolicy != netlink.NETKIT_POLICY_FORWARD)
+}
+
 // addPort adds a port. inside is its bridge or, if the container is routed, the port.
 func (s *scan) addPort(l, inside netlink.Link, qdisc string) {
 	a := l.Attrs()
 	var bridge Bridge
 	if inside != l {
-		bridge = Bridge{inside.Attrs().Index, inside.Attrs().Name}
+		bridge = Bridge{inside.Attrs().Index, inside.Attrs().Name, s.byIndex[inside.Attrs().Index].mst}
 	}
 	var mac [6]byte
 	if to := inside.Attrs().HardwareAddr; len(to) == len(mac) {

@@ -28,6 +28,7 @@ type Scanner struct {
 type readDev struct {
 	netlink.Link
 	qdisc string // kind of the root qdisc, "" if there is none
+	mst   bool   // of a bridge: as Bridge.MST
 }
 
 // NewScanner returns a Scanner of the network namespace of the calling thread.
@@ -157,7 +158,7 @@ func (s *Scanner) request(index int, flags uint16, fn func(nlmsg.Message, readDe
 			invalid = err
 			return
 		}
-		fn(m, readDev{l, qdiscOf(data)})
+		fn(m, readDev{l, qdiscOf(data), hasMST(data)})
 	})
 	return errors.Join(err, invalid)
 }
@@ -174,6 +175,27 @@ func qdiscOf(link []byte) (kind string) {
 		return ""
 	}
 	return kind
+}
+
+// hasMST reports whether a device is a bridge with MST (net/bridge/br_mst.c).
+func hasMST(link []byte) bool {
+	const mstEnable = 1 << 2 // BR_BOOLOPT_MST_ENABLE, in optval of struct br_boolopt_multi
+	for typ, info := range nlmsg.Attributes(link[unix.SizeofIfInfomsg:]) {
+		if typ != unix.IFLA_LINKINFO {
+			continue
+		}
+		for typ, data := range nlmsg.Attributes(info) {
+			if typ != unix.IFLA_INFO_DATA {
+				continue
+			}
+			for typ, value := range nlmsg.Attributes(data) {
+				if typ == unix.IFLA_BR_MULTI_BOOLOPT && len(value) >= 4 {
+					return binary.NativeEndian.Uint32(value)&mstEnable != 0
+				}
+			}
+		}
+	}
+	return false
 }
 
 // sorted returns devices by their ifindex.

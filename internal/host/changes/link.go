@@ -198,8 +198,8 @@ func parseDevice(b []byte) (d device) {
 	return d
 }
 
-// parseSettings returns the settings that decisions depend on: all of a VXLAN
-// device, those of a bridge without its counters and timers, "" of other
+// parseSettings returns the settings that decisions depend on: all of a VXLAN device
+// and of a netkit pair, those of a bridge without its counters and timers, "" of other
 // devices; and whether the device is a bridge's port.
 func parseSettings(info []byte) (is string, bridged bool) {
 	var kind, settings string
@@ -214,7 +214,7 @@ func parseSettings(info []byte) (is string, bridged bool) {
 		}
 	}
 	switch kind {
-	case "vxlan":
+	case "vxlan", "netkit":
 		return settings, bridged
 	case "bridge":
 		return bridgeSettings([]byte(settings)), bridged
@@ -223,12 +223,13 @@ func parseSettings(info []byte) (is string, bridged bool) {
 }
 
 // bridgeSettings are the attributes that say which packets a bridge separates
-// by VLAN, and whether Netfilter sees them.
+// by VLAN or spanning tree, and whether Netfilter sees them.
 func bridgeSettings(data []byte) string {
 	var b strings.Builder
 	for typ, value := range nlmsg.Attributes(data) {
 		switch typ {
-		case unix.IFLA_BR_VLAN_FILTERING, unix.IFLA_BR_VLAN_PROTOCOL, unix.IFLA_BR_NF_CALL_IPTABLES, unix.IFLA_BR_NF_CALL_IP6TABLES:
+		case unix.IFLA_BR_VLAN_FILTERING, unix.IFLA_BR_VLAN_PROTOCOL, unix.IFLA_BR_NF_CALL_IPTABLES, unix.IFLA_BR_NF_CALL_IP6TABLES,
+			unix.IFLA_BR_MULTI_BOOLOPT:
 			fmt.Fprintf(&b, "%d=%x ", typ, value)
 		}
 	}
