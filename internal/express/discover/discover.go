@@ -6,6 +6,7 @@ package discover
 
 import (
 	"net"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -40,6 +41,9 @@ type Topology struct {
 	Qdiscs map[int]string
 	// Asks is what a queue of a device asks that is no container's port.
 	Asks Question
+	// IdleTimer is the shortest time without packets after which the kernel moves packets
+	// of a resilient group of next hops, 0 if no route leads to such a group.
+	IdleTimer time.Duration
 }
 
 // Bridge is a bridge with containers.
@@ -90,6 +94,8 @@ type Uplink struct {
 	// TunnelPort is the UDP destination port of a VXLAN device that sends by
 	// devices of this namespace; 0 for all other devices.
 	TunnelPort uint16
+	// Spread means that a route has several next hops, of which the device has one.
+	Spread bool
 }
 
 // Bare reports whether packets have no MAC header at the uplink.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +20,7 @@ type exit uint8
 const (
 	further exit = 1 << iota // a route leads further than to one address on the link
 	judging                  // a route may treat each packet differently
+	spread                   // it has one of several next hops
 )
 
 // encapsulation returns what is known of a route that encapsulates packets
@@ -36,24 +38,29 @@ func encapsulation(kind []byte) exit {
 	return 0
 }
 
-// readExits reads the unicast routes of all tables. There may be very many; it
-// keeps none.
-func readExits(sock *nlmsg.Requests) (exits, error) {
-	found := make(exits)
+// readExits reads the unicast routes of all tables, and the next-hop objects that they lead
+// to. There may be very many routes; it keeps none. idle is the shortest idle timer of their
+// resilient groups, 0 if there is none.
+func readExits(sock *nlmsg.Requests) (found exits, idle time.Duration, err error) {
+	hops, err := readNexthops(sock)
+	if err != nil {
+		return nil, 0, err
+	}
+	found = make(exits)
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		err := sock.Request(nlmsg.Request{
 			Type: unix.RTM_GETROUTE, Flags: unix.NLM_F_DUMP,
 			Data: append([]byte{family}, make([]byte, unix.SizeofRtMsg-1)...),
-		}, found.add)
+		}, func(m nlmsg.Message) { found.add(m, hops) })
 		if err != nil && !(family == unix.AF_INET6 && errors.Is(err, unix.EOPNOTSUPP)) { // a kernel without IPv6
-			return nil, err
+			return nil, 0, err
 		}
 	}
-	return found, nil
+	return found, hops.idle(), nil
 }
 
 // add adds the devices of one route. It ignores messages that are too short.
-func (e exits) add(m nlmsg.Message) {
+func (e exits) add(m nlmsg.Message, hops nexthops) {
 	if m.Type != unix.RTM_NEWROUTE || len(m.Data) < unix.SizeofRtMsg {
 		return
 	}
@@ -70,7 +77,8 @@ func (e exits) add(m nlmsg.Message) {
 		is = further
 	}
 	var out int
-	var nexthops []byte
+	var several []byte
+	var object *nexthop
 	for attr, data := range nlmsg.Attributes(m.Data[unix.SizeofRtMsg:]) {
 		switch attr {
 		case unix.RTA_DST:
@@ -87,22 +95,30 @@ func (e exits) add(m nlmsg.Message) {
 				out = int(binary.NativeEndian.Uint32(data))
 			}
 		case unix.RTA_MULTIPATH:
-			nexthops = data
+			several = data
+		case rtaNexthop:
+			object = hops.get(data)
 		}
 	}
 	e.addDevice(out, is)
-	for len(nexthops) >= unix.SizeofRtNexthop {
-		index, n := int(binary.NativeEndian.Uint32(nexthops[4:])), int(binary.NativeEndian.Uint16(nexthops))
+	e.addSeveral(several, is|spread)
+	hops.addTo(e, object, is)
+}
+
+// addSeveral adds the devices of the next hops of one route.
+func (e exits) addSeveral(hops []byte, is exit) {
+	for len(hops) >= unix.SizeofRtNexthop {
+		index, n := int(binary.NativeEndian.Uint32(hops[4:])), int(binary.NativeEndian.Uint16(hops))
 		e.addDevice(index, is)
-		if n < unix.SizeofRtNexthop || n > len(nexthops) {
+		if n < unix.SizeofRtNexthop || n > len(hops) {
 			return
 		}
-		for attr, data := range nlmsg.Attributes(nexthops[unix.SizeofRtNexthop:n]) {
+		for attr, data := range nlmsg.Attributes(hops[unix.SizeofRtNexthop:n]) {
 			if attr == unix.RTA_ENCAP_TYPE {
 				e.addDevice(index, encapsulation(data))
 			}
 		}
-		nexthops = nexthops[n:]
+		hops = hops[n:]
 	}
 }
 

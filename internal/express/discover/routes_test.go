@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -28,7 +29,7 @@ func readExitsIn(t *testing.T, ns string) (found exits) {
 			t.Fatal(err)
 		}
 		defer sock.Close()
-		if found, err = readExits(sock); err != nil {
+		if found, _, err = readExits(sock); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -52,9 +53,53 @@ func TestReadExits(t *testing.T) {
 		ip route add 10.1.0.0/24 via 10.0.0.2 dev d1 onlink
 		ip route add 10.2.0.0/24 table 1000 nexthop dev d2 nexthop dev d3
 		ip route add unreachable 10.3.0.0/24`)
-	want := exits{10: 0, 11: further, 12: further, 13: further}
+	want := exits{10: 0, 11: further, 12: further | spread, 13: further | spread}
 	if got := readExitsIn(t, ns); !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// The devices of next-hop objects are found where routes name the objects alone, those of
+// groups as well, and how soon a resilient group moves packets.
+func TestReadNexthops(t *testing.T) {
+	for _, compat := range []int{0, 1} {
+		ns := nstest.New(t)
+		nstest.Run(t, ns, fmt.Sprintf(`
+			sysctl -qw net.ipv4.nexthop_compat_mode=%d
+			ip link add d0 index 10 type ifb
+			ip link add d1 index 11 type ifb
+			ip link add d2 index 12 type ifb
+			ip link add d3 index 13 type ifb
+			ip link add d4 index 14 type ifb
+			ip link set d0 up
+			ip link set d1 up
+			ip link set d2 up
+			ip link set d3 up
+			ip link set d4 up
+			ip nexthop add id 1 dev d0
+			ip nexthop add id 2 via 10.0.0.2 dev d1 onlink
+			ip nexthop add id 3 via 10.0.0.3 dev d2 onlink
+			ip nexthop add id 4 via fe80::4 dev d3
+			ip nexthop add id 5 via 10.0.0.5 dev d4 onlink
+			ip nexthop add id 10 group 2/3
+			ip nexthop add id 11 group 2/3 type resilient buckets 8 idle_timer 7
+			ip nexthop add id 12 group 2/3 type resilient buckets 8 idle_timer 5
+			ip route add 10.0.0.1/32 nhid 1
+			ip route add 10.1.0.0/24 nhid 10
+			ip route add 10.2.0.0/24 nhid 11
+			ip route add 2001:db8::/64 nhid 4`, compat))
+		want := exits{10: 0, 11: further | spread, 12: further | spread, 13: further}
+		nstest.Do(t, ns, func() {
+			sock, err := nlmsg.OpenRequests(unix.NETLINK_ROUTE)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sock.Close()
+			got, idle, err := readExits(sock)
+			if err != nil || !maps.Equal(got, want) || idle != 7*time.Second {
+				t.Errorf("compatible %d: got %v, %v, %v; want %v", compat, got, idle, err, want)
+			}
+		})
 	}
 }
 
@@ -125,7 +170,7 @@ func TestRoutesAreNotKept(t *testing.T) {
 	allocations := func() (n float64) {
 		nstest.Do(t, ns, func() {
 			n = testing.AllocsPerRun(3, func() {
-				if _, err := readExits(sock); err != nil {
+				if _, _, err := readExits(sock); err != nil {
 					t.Fatal(err)
 				}
 			})
@@ -147,12 +192,27 @@ func TestRoutesAreNotKept(t *testing.T) {
 	}
 }
 
+func FuzzNexthops(f *testing.F) {
+	f.Add([]byte{2, 0, 0, 0, 0, 0, 0, 0, 8, 0, 1, 0, 7, 0, 0, 0, 8, 0, 5, 0, 3, 0, 0, 0})
+	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 1, 0, 7, 0, 0, 0, 20, 0, 2, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 12, 0, 12, 0, 8, 0, 2, 0, 1, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		hops := make(nexthops)
+		hops.note(nlmsg.Message{Type: unix.RTM_NEWNEXTHOP, Data: b})
+		for _, hop := range hops {
+			hops.addTo(make(exits), hop, 0)
+			if len(hop.group) > len(b)/sizeofNexthopGroup || hops.idle() < 0 {
+				t.Errorf("%+v from %d bytes", hop, len(b))
+			}
+		}
+	})
+}
+
 func FuzzExits(f *testing.F) {
 	f.Add([]byte{2, 24, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0, 12, 0, 9, 0, 8, 0, 0, 0, 3, 0, 0, 0})
 	f.Add([]byte{2, 32, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0, 8, 0, 4, 0, 3, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		found := make(exits)
-		found.add(nlmsg.Message{Type: unix.RTM_NEWROUTE, Data: b})
+		found.add(nlmsg.Message{Type: unix.RTM_NEWROUTE, Data: b}, nil)
 		if len(found) > len(b)/8 {
 			t.Errorf("%d devices from %d bytes", len(found), len(b))
 		}

@@ -14,7 +14,7 @@ type scan struct {
 	lenient bool // about devices that the user named
 	links   []netlink.Link
 	byIndex map[int]readDev
-	exits   exits // unless the user named all devices
+	exits   exits
 	// occupied are the bridges with containers, used or not; ported are those
 	// with any port that is not loose.
 	occupied, ported map[int]bool
@@ -68,7 +68,7 @@ func isLoose(l netlink.Link) bool {
 // route leads to.
 func (s *scan) isRouted(l netlink.Link) bool {
 	is, out := s.exits[l.Attrs().Index]
-	return out && is == 0 && isContainerPort(l) && s.bridgeOf(l) == nil
+	return out && is&(further|judging) == 0 && isContainerPort(l) && s.bridgeOf(l) == nil
 }
 
 // findPorts finds the bridges, named or with containers, and their ports.
@@ -220,7 +220,7 @@ func (s *scan) nameUplinks(names []string) error {
 // addUplink adds a device as an uplink if packets can go express by it.
 func (s *scan) addUplink(l netlink.Link) {
 	a := l.Attrs()
-	u := Uplink{Index: a.Index, Name: a.Name, MTU: a.MTU, MAC: a.HardwareAddr}
+	u := Uplink{Index: a.Index, Name: a.Name, MTU: a.MTU, MAC: a.HardwareAddr, Spread: s.exits[a.Index]&spread != 0}
 	if isFlowBased(l) {
 		s.skip(l, "it tunnels each packet to where its route says (external, or without remote address), and an express packet has none")
 		return

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -22,6 +23,7 @@ type Scanner struct {
 	devices map[int]readDev // by ifindex; nil before the first Scan
 	exits   exits
 	asks    Question
+	idle    time.Duration // as Topology.IdleTimer
 }
 
 // readDev is a device as last read.
@@ -49,11 +51,8 @@ func (s *Scanner) Scan(opts Options) (t Topology, err error) {
 	if s.devices, err = s.readAll(); err != nil {
 		return t, fmt.Errorf("list devices: %w", err)
 	}
-	s.exits = nil
-	if isAuto(opts.Bridges) || isAuto(opts.Uplinks) {
-		if s.exits, err = readExits(s.sock); err != nil {
-			return t, fmt.Errorf("list routes: %w", err)
-		}
+	if s.exits, s.idle, err = readExits(s.sock); err != nil {
+		return t, fmt.Errorf("list routes: %w", err)
 	}
 	if t, err = s.topology(opts); err != nil {
 		return t, err
@@ -110,6 +109,7 @@ func isPairEnd(d readDev) bool { return d.Type() == "veth" || d.Type() == Netkit
 func (s *Scanner) topology(opts Options) (Topology, error) {
 	sc := newScan(s.devices, s.exits, opts.Lenient)
 	sc.found.Asks = s.asks
+	sc.found.IdleTimer = s.idle
 	if err := sc.findPorts(opts.Bridges); err != nil {
 		return Topology{}, err
 	}
