@@ -13,6 +13,7 @@
 
 #include "lib/fast_path.h"
 #include "lib/learn.h"
+#include "lib/spread.h"
 #include "lib/forward.h"
 #include "lib/tunnel.h"
 #include "lib/candidate.h"
@@ -89,6 +90,8 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 	}
 	if (state != SLOT_OPEN)
 		return go_regular(skb, CLOSED);
+	if (!reason && !same_sender(skb, &pkt, half))
+		reason = IDENTITY;
 	if (!reason && half->flags & PATH_BETWEEN &&
 	    is_behind_odd(skb, &pkt, &shared.last_odd_sent, now))
 		reason = LEASE_ENDED;

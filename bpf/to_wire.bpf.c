@@ -29,9 +29,9 @@ always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_h
 	if (!half)
 		return TC_ACT_UNSPEC;
 	device = device_of(skb);
-	flags = !v6 && device ? device->flags & DEV_TUNNEL : 0;
+	flags = device ? device->flags & (v6 ? DEV_SPREAD : DEV_SPREAD | DEV_TUNNEL) : 0;
 	tied = tie(&pkt, ttl_of(&pkt));
-	o = flags ? outer_at(back->twin) : 0;
+	o = flags & DEV_TUNNEL ? outer_at(back->twin) : 0;
 	/* A packet from another device with the same addresses is not the tracked one. */
 	if (skb->ingress_ifindex != half->in_bridge)
 		return go_regular(skb, UNTIED);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "checksum.h"
+#include "spread.h"
 #include "tcp.h"
 #include "valid.h"
 
@@ -224,7 +225,7 @@ always_inline enum reason record_tracked(struct __sk_buff *skb, const struct pac
 {
 	__u32 now = jiffies(), generation = tracked_generation(half);
 	const struct decision d = { macs_of(pkt), macs_end_of(pkt), dscp_of(pkt), flags };
-	__u32 len = wire_len(skb, pkt);
+	__u32 len = wire_len(skb, pkt), sender = sender_hash(skb, pkt);
 	int known;
 
 	if (is_multicast(d.macs) ||
@@ -239,14 +240,18 @@ always_inline enum reason record_tracked(struct __sk_buff *skb, const struct pac
 
 	known = is_known(skb, pkt, half, &d);
 	if (known && generation == shared.generation && leased(half, now)) {
-		/* The lease still runs: it went regular for its length or order. */
+		/* The lease still runs: it went regular for its length, order or hash. */
 		if (len > half->max_len)
 			half->max_len = len;
+		if (flags & DEV_SPREAD)
+			half->way.sender = sender;
 		return EXPRESS;
 	}
 	half->generation = 0;
 	if (!known)
 		record(skb, pkt, half, &d);
+	if (flags & DEV_SPREAD)
+		half->way.sender = sender;
 	half->max_len = len;
 	half->lease_end = lease_end(half);
 	half->lease_from = known ? now : now + 1;

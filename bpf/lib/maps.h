@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 24
+#define LAYOUT_VERSION 25
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -88,6 +88,7 @@ enum slot_state {
 /* Flags of devices, and of the output device of a half. */
 #define DEV_QUEUE (1 << 0) /* has a qdisc or filters: deliver through its egress */
 #define DEV_TUNNEL (1 << 1) /* VXLAN device that may be bypassed: tunnel.h */
+#define DEV_SPREAD (1 << 5) /* uplink of one of several next hops: spread.h */
 /* Flags of a half: both ends are containers, out_dev is the receiver's port ... */
 #define PATH_BETWEEN (1 << 2)
 /* ... of the same bridge: the TTL stays. */
@@ -169,8 +170,13 @@ struct half {
 	__u64 bytes; /* and their bytes, from the IP header on */
 	__u32 out_priority; /* e */
 	__u32 lease_end; /* e: value of packets, low bits, that ends the lease */
-	__u16 queued; /* packets put into the port's queue ... */
-	__u16 drained; /* ... and known to have left it: order.h */
+	union {
+		__u32 sender; /* e: with DEV_SPREAD, sender_hash(); otherwise: */
+		struct {
+			__u16 queued; /* packets put into the port's queue ... */
+			__u16 drained; /* ... and known to have left it: order.h */
+		};
+	} way;
 	__u32 seq_end; /* TCP: end of the highest segment sent in this direction */
 	__u32 ack; /* TCP: highest acknowledgement */
 	__u32 lease; /* d: jiffies that a decision is used from lease_from on */

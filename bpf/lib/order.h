@@ -126,7 +126,7 @@ always_inline void end_list(void)
 always_inline int queue_pending(const struct half *half, const volatile __u32 *last,
 				__u32 now)
 {
-	return half->queued != half->drained || now - *last <= RECENT_TICKS;
+	return half->way.queued != half->way.drained || now - *last <= RECENT_TICKS;
 }
 
 /* Puts a packet into the port's queue, and a token behind it. index is half's slot. */
@@ -134,9 +134,9 @@ always_inline int enqueue_with_token(struct __sk_buff *skb, struct half *half,
 				     __u32 index)
 {
 	__u32 port = half->out_dev;
-	__u16 queued = half->queued + 1;
+	__u16 queued = half->way.queued + 1;
 
-	half->queued = queued;
+	half->way.queued = queued;
 	set_cb(skb, CB_EXPRESS);
 	if (bpf_clone_redirect(skb, port, 0))
 		return bpf_redirect(port, 0);
@@ -199,6 +199,6 @@ always_inline int token_returned(struct __sk_buff *skb)
 	struct half *half = slot(skb->cb[2]);
 
 	if (half)
-		half->drained = (__u16)skb->cb[3];
+		half->way.drained = (__u16)skb->cb[3];
 	return TC_ACT_SHOT;
 }

@@ -372,6 +372,7 @@ func (d *Daemon) pollSilent(now time.Time) {
 	if d.policy.gotLegacy() {
 		d.stale(changes.Event{Kind: changes.Ruleset, Reason: "iptables-legacy has got tables"})
 	}
+	d.silent.limits.Nexthop = d.hooks.IdleTimer()
 	d.composer.SetLimits(d.silent.limits)
 }
 

@@ -2,6 +2,7 @@ package composer
 
 import (
 	"cmp"
+	"math"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +28,9 @@ type Limits struct {
 	// Neighbour is how long the kernel keeps a neighbour that no packet uses, Table
 	// how long a bridge keeps a MAC address.
 	Neighbour, Table time.Duration
+	// Nexthop is after how long without packets the kernel moves what it sends by a
+	// resilient group of next hops, 0 for never.
+	Nexthop time.Duration
 }
 
 // What bounds leases, as the user reads it.
@@ -34,6 +38,7 @@ const (
 	BoundBySetting   = "lease_max in the configuration"
 	BoundByConntrack = "a third of the connection's timeout in conntrack"
 	BoundByNeighbour = "three quarters of the time that the kernel keeps an unused neighbour (gc_stale_time)"
+	BoundByNexthop   = "a third of the time without packets after which a resilient group of next hops moves them (idle_timer)"
 	BoundByTable     = "a third of the time that a bridge keeps a MAC address (ageing_time)"
 	BoundByRule      = "a rule depends on what changes without an announcement"
 	BoundByMarks     = "a rule depends on its mark in conntrack, which is looked at once a second for 1000 connections"
@@ -81,6 +86,15 @@ func (c *Composer) let(e *contable.Conentry, conn conntrack.Conn) {
 
 // leaseOf returns the lease of a Conentry, and what bounds it.
 func (c *Composer) leaseOf(e *contable.Conentry, conn conntrack.Conn) (lease time.Duration, bound string) {
+	lease, bound = c.leaseKept(e, conn)
+	if moved := c.movedAfter(e); moved < lease {
+		return moved, BoundByNexthop
+	}
+	return lease, bound
+}
+
+// leaseKept is leaseOf where packets keep their next hop.
+func (c *Composer) leaseKept(e *contable.Conentry, conn conntrack.Conn) (lease time.Duration, bound string) {
 	if why := c.shortBy(e, conn); why != "" {
 		return c.lease, why
 	}
@@ -96,6 +110,15 @@ func (c *Composer) leaseOf(e *contable.Conentry, conn conntrack.Conn) (lease tim
 	limit(c.limits.Neighbour*3/4, BoundByNeighbour)
 	limit(c.limits.Table/3, BoundByTable)
 	return max(lease, c.lease), bound
+}
+
+// movedAfter is a third of the time without regular packets after which the kernel may send
+// a Conentry's packets by another next hop.
+func (c *Composer) movedAfter(e *contable.Conentry) time.Duration {
+	if c.limits.Nexthop == 0 || !c.table.Spread(e) {
+		return time.Duration(math.MaxInt64)
+	}
+	return c.limits.Nexthop / 3
 }
 
 // timeout is the shortest that conntrack may give a connection.
@@ -204,7 +227,7 @@ func (c *Composer) isShort(e *contable.Conentry) bool {
 // packets matter.
 func (c *Composer) mustLet(e *contable.Conentry, now time.Time) bool {
 	begins := e.Bound == BoundByBeginning && now.Sub(e.Composed) >= streamAfter && e.ActiveSince(now.Add(-mostSilence))
-	return e.Reading != c.reading || begins || e.Bound == BoundByOverlay && !c.table.Tunneled(e)
+	return e.Reading != c.reading || begins || e.Bound == BoundByOverlay && !c.table.Tunneled(e) || e.Lease > c.movedAfter(e)
 }
 
 // mostSilence is how long a connection may be silent while conntrack is about to take it

@@ -45,8 +45,13 @@ func (t *Table) Answered(e *Conentry) bool {
 }
 
 // Tunneled reports whether packets of a Conentry may skip a VXLAN device.
-func (t *Table) Tunneled(e *Conentry) bool {
-	return (t.half(e.outbound).Flags|t.half(e.inbound).Flags)&datapath.DevTunnel != 0
+func (t *Table) Tunneled(e *Conentry) bool { return t.flagged(e, datapath.DevTunnel) }
+
+// Spread reports whether packets of a Conentry leave by one of several next hops.
+func (t *Table) Spread(e *Conentry) bool { return t.flagged(e, datapath.DevSpread) }
+
+func (t *Table) flagged(e *Conentry, flag uint8) bool {
+	return (t.half(e.outbound).Flags|t.half(e.inbound).Flags)&flag != 0
 }
 
 // Unseen returns for how long before its latest packet no packet of a Conentry has

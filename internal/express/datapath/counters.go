@@ -26,6 +26,7 @@ const (
 	deviceMask   = 0xffff
 	deviceQueue  = 1 << 0
 	deviceTunnel = 1 << 1
+	deviceSpread = 1 << 5
 	devicePaused = 1 << 8
 	deviceJudged = 1 << 9
 )
@@ -80,7 +81,7 @@ func (d *Datapath) Track(ifindex int, how Delivery) error {
 		device = expressDevice{Ifindex: uint32(ifindex), Counters: number}
 	}
 	c.used[device.Counters] = ifindex
-	device.Flags &= devicePaused | deviceJudged
+	device.Flags &= devicePaused | deviceJudged | deviceSpread
 	if how.Queue {
 		device.Flags |= deviceQueue
 	}
@@ -108,21 +109,31 @@ type Kept struct {
 
 // SetKept has packets at a tracked port counted accordingly.
 func (d *Datapath) SetKept(ifindex int, k Kept) error {
+	_, err := d.setFlags(ifindex, map[uint16]bool{devicePaused: k.Paused, deviceJudged: k.Judged})
+	return err
+}
+
+// SetSpread says whether a tracked uplink has one of several next hops, so that the
+// sender's hash is compared, and reports whether that has changed.
+func (d *Datapath) SetSpread(ifindex int, spread bool) (changed bool, err error) {
+	return d.setFlags(ifindex, map[uint16]bool{deviceSpread: spread})
+}
+
+// setFlags sets flags of a tracked device, and reports whether one has changed.
+func (d *Datapath) setFlags(ifindex int, flags map[uint16]bool) (changed bool, err error) {
 	d.counters.mu.Lock()
 	defer d.counters.mu.Unlock()
 	device := d.devices[ifindex&deviceMask]
 	was := device.Flags
-	device.Flags &^= devicePaused | deviceJudged
-	if k.Paused {
-		device.Flags |= devicePaused
-	}
-	if k.Judged {
-		device.Flags |= deviceJudged
+	for flag, set := range flags {
+		if device.Flags &^= flag; set {
+			device.Flags |= flag
+		}
 	}
 	if device.Ifindex != uint32(ifindex) || device.Flags == was {
-		return nil
+		return false, nil
 	}
-	return d.setDevice(ifindex, device)
+	return true, d.setDevice(ifindex, device)
 }
 
 // Untrack releases the counters and the entry of a device.

@@ -57,9 +57,12 @@ const (
 // of bpf/lib/maps.h.
 const DevTunnel = deviceTunnel
 
+// DevSpread is that of one whose packets leave by one of several next hops, DEV_SPREAD.
+const DevSpread = deviceSpread
+
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 24
+const LayoutVersion = 25
 
 // Bucket is four places of halves; bpf/lib/maps.h documents it.
 type Bucket = expressBucket

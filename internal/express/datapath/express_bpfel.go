@@ -93,8 +93,10 @@ type expressHalf struct {
 	Bytes       uint64
 	OutPriority uint32
 	LeaseEnd    uint32
-	Queued      uint16
-	Drained     uint16
+	Way         struct {
+		_      structs.HostLayout
+		Sender uint32
+	}
 	SeqEnd      uint32
 	Ack         uint32
 	Lease       uint32

@@ -87,6 +87,7 @@ type Hooks struct {
 	delivery delivery
 	path     path
 	ageing   ageing
+	idle     time.Duration // as discover.Topology.IdleTimer
 	steering steering
 	tunnels  tunnels
 	programs programs
@@ -165,6 +166,7 @@ func (h *Hooks) scan(lenient bool) (err error) {
 		return err
 	}
 	h.skipped, h.qdiscs, h.unhooked, h.blocked, h.ageing = s.topology.Skipped, s.topology.Qdiscs, nil, s.blocked, s.ageing
+	h.idle = s.topology.IdleTimer
 	h.setPath(s.path, s.topology.Asks) // before any uplink that has come is hooked
 	h.steering.set(s.topology.Bridges, s.whole)
 	ports := h.hookablePorts(s)
@@ -430,6 +432,10 @@ func (h *Hooks) PathDevices() []string {
 	}
 	return slices.Sorted(maps.Keys(names))
 }
+
+// IdleTimer is the shortest time without packets after which the kernel moves packets of a
+// resilient group of next hops, 0 if there is no such group.
+func (h *Hooks) IdleTimer() time.Duration { return h.idle }
 
 // PortNamed returns the hooked port with a device's name, nil if there is none.
 func (h *Hooks) PortNamed(dev string) *Port {

@@ -173,4 +173,19 @@ func (h *Hooks) setUplinks(want map[int]discover.Uplink) {
 		h.uplinks[index] = w
 		h.opts.Logger.Info("uplink hooked", "dev", w.Name)
 	}
+	for index, u := range h.uplinks {
+		h.setSpread(index, u)
+	}
+}
+
+// setSpread says whether an uplink has one of several next hops, if that has changed:
+// decisions before have been recorded without the sender's hash.
+func (h *Hooks) setSpread(index int, u discover.Uplink) {
+	changed, err := h.opts.Datapath.SetSpread(index, u.Spread)
+	if err != nil {
+		h.opts.Logger.Error("telling the programs of several next hops", "dev", u.Name, "error", err)
+	}
+	if changed {
+		h.opts.NewGeneration("several next hops, or one, at " + u.Name)
+	}
 }

@@ -143,6 +143,8 @@ func (k *known) evaluate(m nlmsg.Message) (Event, bool) {
 		return k.route(m)
 	case unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
 		return Event{Kind: Route, Reason: "nexthop " + verb(m.Type), Topology: true, Stale: true, early: !added(m.Type)}, true
+	case unix.RTM_NEWNEXTHOPBUCKET:
+		return Event{Kind: Route, Reason: "a resilient nexthop group moved packets", Stale: true}, true
 	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
 		return Event{Kind: Rule, Reason: "policy routing rule " + verb(m.Type), Stale: true}, true
 	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
