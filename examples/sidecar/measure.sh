@@ -36,7 +36,7 @@ for mode in $modes; do
 	mkdir -m 777 "$files/$mode"
 	options= proxy=$mode
 	if [ $mode = run ]; then
-		options="--volume /run/scon/pipe:/run/scon/pipe --volume /usr/lib/scon/libsconrun.so:/libsconrun.so --env LD_PRELOAD=/libsconrun.so"
+		options="--volume /run/scon/pipe:/run/scon/pipe:ro --volume /usr/lib/scon/libsconrun.so:/libsconrun.so:ro --env LD_PRELOAD=/libsconrun.so"
 		proxy=tcp
 	fi
 	start() { # NAME ARGUMENT...

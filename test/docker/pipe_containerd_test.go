@@ -81,7 +81,7 @@ func TestPipePods(t *testing.T) {
 				Image:    &cri.ImageSpec{Image: launch.PodImage},
 				Command:  []string{"/programs/scon-pipe-load", verb, fmt.Sprintf("bpf:%s:%d", address, pipePort), "--warm", "0.01", "--seconds", "0.05"},
 				Mounts: []*cri.Mount{
-					{HostPath: "/run/scon/pipe", ContainerPath: "/run/scon/pipe"},
+					{HostPath: "/run/scon/pipe", ContainerPath: "/run/scon/pipe", Readonly: true},
 					{HostPath: programs, ContainerPath: "/programs", Readonly: true},
 				},
 				Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{
@@ -127,7 +127,7 @@ func TestPipeTasks(t *testing.T) {
 		args := append([]string{"--namespace", "k8s.io", "run", "--snapshotter", "native", "--runc-binary", oci,
 			"--cgroup", "/" + c.cgroup + "/" + name, "--env", "SCON_NETWORK=pods", "--seccomp",
 			"--mount", "type=bind,src=" + programs + ",dst=/programs,options=rbind:ro",
-			"--mount", "type=bind,src=/run/scon/pipe,dst=/run/scon/pipe,options=rbind:rw"}, more...)
+			"--mount", "type=bind,src=/run/scon/pipe,dst=/run/scon/pipe,options=rbind:ro"}, more...)
 		t.Cleanup(func() { _ = c.end(name) })
 		return output(t, c.Command("ctr", args...))
 	}

@@ -30,7 +30,7 @@ func TestPipeRun(t *testing.T) {
 	library := buildRunLibrary(t)
 	s := newSCON(t, e.Machine, "--config", writeConfig(t, pipeConfig))
 	e.Import(t, Image{Name: "iperf3", Programs: []string{"iperf3"}})
-	option := []string{"--volume", pipeMount, "--volume", library + ":/libsconrun.so", "--env", "LD_PRELOAD=/libsconrun.so"}
+	option := []string{"--volume", pipeMount, "--volume", library + ":/libsconrun.so:ro", "--env", "LD_PRELOAD=/libsconrun.so"}
 	for _, test := range []struct {
 		name           string
 		server, client []string

@@ -22,7 +22,7 @@ const (
 	pipeConfig = "pipe: {enabled: true}\n"
 	// pipeMount is the container's mount from docs/pipe.md, with the state directory of
 	// these tests.
-	pipeMount = "/run/scon/pipe:/run/scon/pipe"
+	pipeMount = "/run/scon/pipe:/run/scon/pipe:ro"
 	pipePort  = 7000
 )
 

@@ -262,7 +262,7 @@ spec:
     imagePullPolicy: Never
     args: [pause]
     securityContext: &none {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
-    volumeMounts: &pipe [{name: pipe, mountPath: /run/scon/pipe}]
+    volumeMounts: &pipe [{name: pipe, mountPath: /run/scon/pipe, readOnly: true}]
   - name: run
     image: localhost/load:test
     imagePullPolicy: Never
