@@ -69,8 +69,8 @@ func (t *tool) runPiped(args []string, verbose bool) error {
 	if err != nil {
 		return fmt.Errorf("run %s: %w", path, err)
 	}
-	if verbose {
-		if err := pipeAnswers(); err != nil {
+	if err := pipeAnswers(); err != nil {
+		if verbose || errors.Is(err, pipe.ErrReplaceable) {
 			fmt.Fprintf(t.stderr, "scon: all connections stay on TCP: %v\n", err)
 		}
 	}
@@ -100,6 +100,9 @@ func pipeAnswers() error {
 	socket := os.Getenv("SCON_PIPE_SOCKET")
 	if socket == "" {
 		socket = pipe.Socket(state.DefaultDir)
+	}
+	if err := pipe.CheckDir(socket); err != nil {
+		return err
 	}
 	conn, err := net.Dial("unixpacket", socket)
 	if err != nil {

@@ -55,7 +55,7 @@ type message struct {
 }
 
 // wireVersion of the protocol.
-const wireVersion = 6
+const wireVersion = 7
 
 type answer struct {
 	errno  unix.Errno

@@ -21,11 +21,9 @@ package pipe
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -67,7 +65,6 @@ type Options struct {
 type Broker struct {
 	opts      Options
 	log       *slog.Logger
-	listener  *net.UnixListener
 	ctx       context.Context
 	stop      context.CancelFunc
 	running   sync.WaitGroup
@@ -82,6 +79,7 @@ type Broker struct {
 	crossings *quota.Gate // proofs under "scon run"
 
 	mu          sync.Mutex // guards the fields below and everything reachable from them
+	listener    *containersSocket
 	sessions    map[*session]bool
 	names       map[*name]bool
 	connections map[*connection]bool
@@ -127,46 +125,17 @@ func New(o Options) (*Broker, error) {
 	b.distances.init()
 	b.attach.waiting, b.attach.crossings = make(map[tcpEnd]*attachment), make(map[*crossing]bool)
 	b.ctx, b.stop = context.WithCancel(context.Background())
-	b.running.Go(b.serve)
+	b.running.Go(func() { b.serve(l) })
+	b.running.Go(b.keepName)
 	b.running.Go(b.recheckAll)
 	return b, nil
-}
-
-// listen makes the socket, mode 0666: any process with the mount may connect.
-func listen(path string) (*net.UnixListener, error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the socket's directory: %w", err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil { // regardless of the umask
-		return nil, fmt.Errorf("set mode of %s: %w", dir, err)
-	}
-	if conn, err := net.Dial("unixpacket", path); err == nil {
-		conn.Close()
-		return nil, fmt.Errorf("listen on %s: another broker answers there", path)
-	}
-	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
-		return nil, fmt.Errorf("listen on %s: it exists and is no socket", path)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove the stale socket %s: %w", path, err)
-	}
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
-	}
-	if err := os.Chmod(path, 0o666); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("set mode of socket %s: %w", path, err)
-	}
-	return l, nil
 }
 
 // Close ends all connections and removes the socket.
 func (b *Broker) Close() error {
 	b.stop()
-	err := b.listener.Close()
 	b.mu.Lock()
+	err := b.listener.end()
 	for s := range b.sessions {
 		s.conn.Close()
 	}
@@ -184,10 +153,10 @@ func (b *Broker) Close() error {
 	return err
 }
 
-// serve accepts processes until the broker ends.
-func (b *Broker) serve() {
+// serve accepts processes until the socket is closed.
+func (b *Broker) serve(l *containersSocket) {
 	for {
-		conn, err := b.listener.AcceptUnix()
+		conn, err := l.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}

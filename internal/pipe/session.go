@@ -281,7 +281,9 @@ func (s *session) do(r request) reply {
 		if r.Arg != wireVersion {
 			s.b.refuse("version")
 			err = fmt.Errorf("the library uses version %d of the protocol, the broker version %d: %w", r.Arg, wireVersion, unix.EPROTONOSUPPORT)
+			break
 		}
+		answer, err = s.netnsFile()
 	case opBind:
 		answer, err = s.bind(r)
 	case opListen:

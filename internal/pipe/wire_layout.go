@@ -4,12 +4,14 @@ package pipe
 
 import "sync/atomic"
 
-const wireVersion = 6
+const wireVersion = 7
 
 const tokenReach = 1048576
 
 const (
 	// arg: version. The first request of a session, the same in all versions.
+	// Reply: file: the process's network namespace, which shows that the broker is
+	// no other container (trust.c).
 	opHello = 1
 	// engines; file: a listening TCP socket of the process. Creates a name. Reply:
 	// id, local.

@@ -195,6 +195,11 @@ int session_hello(void);
 void session_settings(void);
 void session_forget(void);
 
+/* Who is behind the broker's socket (trust.c). */
+int trust_directory(const char *socket, uid_t *owner);
+int trust_peer(int fd, uid_t owner);
+int trust_proof(int file);
+
 /* table.c: sockets by their numbers. */
 int table_add(struct sock *s);
 struct sock *table_get(int sid); /* takes a reference; NULL if there is none */

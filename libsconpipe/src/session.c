@@ -63,23 +63,31 @@ static int dial(void)
 	const struct timeval most = { .tv_sec = ANSWER_S };
 	int64_t begun = now_ns();
 	const char *path = socket_path ? socket_path : getenv("SCON_PIPE_SOCKET");
-	int fd;
+	uid_t owner;
+	int fd, err;
 
 	if (!path || !*path)
 		path = DEFAULT_SOCKET;
 	if (strlen(path) >= sizeof(addr.sun_path))
 		return -ENAMETOOLONG;
 	strcpy(addr.sun_path, path);
+	err = trust_directory(path, &owner);
+	if (err)
+		return err;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof(most));
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof(most));
 	while (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
-		int err = timed_out() ? -ETIME : -errno;
-
+		err = timed_out() ? -ETIME : -errno;
 		if (interrupted(begun))
 			continue;
+		close(fd);
+		return err;
+	}
+	err = trust_peer(fd, owner);
+	if (err) {
 		close(fd);
 		return err;
 	}
@@ -184,9 +192,13 @@ static int transact(int fd, const struct wire_request *q, int file, struct wire_
 static int hello(int fd)
 {
 	struct wire_request q = { .op = OP_HELLO, .arg = WIRE_VERSION };
+	int proof, count = 1, err;
 	struct wire_reply a;
 
-	return transact(fd, &q, -1, &a, NULL, NULL);
+	err = transact(fd, &q, -1, &a, &proof, &count);
+	if (err)
+		return err;
+	return count == 1 ? trust_proof(proof) : -EACCES;
 }
 
 /* open_session returns the session's descriptor; it requires the lock. A thread that

@@ -9,11 +9,13 @@
 
 #include <stdint.h>
 
-#define WIRE_VERSION 6
+#define WIRE_VERSION 7
 #define TOKEN_REACH 1048576
 
 enum wire_op {
-	/* arg: version. The first request of a session, the same in all versions. */
+	/* arg: version. The first request of a session, the same in all versions.
+	 * Reply: file: the process's network namespace, which shows that the broker is
+	 * no other container (trust.c). */
 	OP_HELLO = 1,
 	/* engines; file: a listening TCP socket of the process. Creates a name. Reply:
 	 * id, local. */
