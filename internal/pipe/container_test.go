@@ -40,6 +40,7 @@ var attacks = []struct {
 	{"processes", "files", (*hostile).processes},
 	{"doorbells", "", (*hostile).doorbells},
 	{"rechecks", "", (*hostile).rechecks},
+	{"lingering closes", "close hangs", (*hostile).lingering},
 }
 
 // runHostile is the hostile process. It prints the result of its attack.
@@ -294,6 +295,48 @@ func (h *hostile) attaches() (got int, err error) {
 	}
 }
 
+// lingering passes TCP sockets with unsent bytes whose last close waits for a peer that
+// never reads, in as many sessions as it gets.
+func (h *hostile) lingering() (got int, err error) {
+	listener, err := message{op: opBind, name: loopback}.tcp()
+	if err != nil {
+		return 0, err
+	}
+	name, err := unix.Getsockname(listener)
+	if err != nil {
+		return 0, err
+	}
+	for ; got < 1000; got++ {
+		fd, err := h.dial()
+		if err != nil {
+			return got, err
+		}
+		tcp, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Connect(tcp, name)
+		}
+		if err != nil {
+			return got, err
+		}
+		for err == nil {
+			_, err = unix.SendmsgN(tcp, make([]byte, 64<<10), nil, nil, unix.MSG_DONTWAIT)
+		}
+		if err := unix.SetsockoptLinger(tcp, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600}); err != nil {
+			return got, err
+		}
+		err = unix.Sendmsg(fd, message{op: opWake}.packet(), unix.UnixRights(tcp), nil, unix.MSG_NOSIGNAL)
+		go unix.Close(tcp) // it hangs if the broker's copy was closed before
+		if err != nil {
+			return got, err
+		}
+		if other, _, err := unix.Accept(listener); err == nil {
+			h.keep = append(h.keep, other)
+		}
+	}
+	time.Sleep(3 * time.Second) // the broker ends sessions whose files do not close
+	return got, nil
+}
+
 // names binds names in one session.
 func (h *hostile) names() (got int, err error) {
 	fd, err := h.dial()
@@ -401,6 +444,9 @@ func TestHostileContainer(t *testing.T) {
 			files, limit := openFiles(t)
 			if files > limit*3/4 {
 				t.Errorf("%d of %d files are open", files, limit)
+			}
+			if threads, err := os.ReadDir("/proc/self/task"); err != nil || len(threads) > 512 {
+				t.Errorf("%d threads: %v", len(threads), err)
 			}
 			longest := longestConnect(t, socket)
 			start := time.Now()

@@ -167,11 +167,11 @@ func (s *session) accept(r request) (answer reply, err error) {
 // remove deletes a name and resets its waiting connections. The lock is held.
 func (n *name) remove() {
 	delete(n.owner.b.names, n)
-	go func() { // without the lock: the process may hold the socket's
+	n.owner.closeLater(func() error { // without the lock: the process may hold the socket's
+		defer close(n.freed)
 		n.tcp.stopListening()
-		n.tcp.file.Close()
-		close(n.freed)
-	}()
+		return n.tcp.file.Close()
+	})
 	n.owner.b.proofs.dropStrangers(n)
 	n.waiting.Each((*end).dismiss)
 	n.waiting.Clear()

@@ -210,7 +210,8 @@ func (s *session) answer() error {
 			err = s.reply(buf[:n], file, &greeted)
 		}
 		if file >= 0 {
-			unix.Close(file)
+			// Before the next request: a session has one such file at a time.
+			err = errors.Join(err, s.closePassed(file))
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || err == nil && n == 0 {
 			return nil
@@ -218,6 +219,16 @@ func (s *session) answer() error {
 		if err != nil {
 			return fmt.Errorf("answer a request: %w", err)
 		}
+	}
+}
+
+// closePassed closes the file of a request. If that hangs, the session is to end.
+func (s *session) closePassed(file int) error {
+	select {
+	case <-s.closeLater(func() error { return unix.Close(file) }):
+		return nil
+	case <-time.After(callPatience):
+		return fmt.Errorf("close a file that the process has passed: %w", unix.ETIMEDOUT)
 	}
 }
 

@@ -9,8 +9,11 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/quota"
 )
 
 // tcpSocket is a TCP socket of a connection's proof. The process has made it with its own
@@ -63,6 +66,9 @@ func (s *session) takeTCP(fd int, listens bool) (t *tcpSocket, err error) {
 			return nil, errNoTCP
 		}
 	}
+	if err := closesAtOnce(fd); err != nil {
+		return nil, err
+	}
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err != nil {
 		return nil, fmt.Errorf("read a socket's network namespace: %w", err)
@@ -82,6 +88,21 @@ func (s *session) takeTCP(fd int, listens bool) (t *tcpSocket, err error) {
 		return nil, err
 	}
 	return t, nil
+}
+
+// closesAtOnce refuses a socket whose close waits for its peer (SO_LINGER with a time).
+func closesAtOnce(fd int) error {
+	var linger unix.Linger
+	size := uint32(unsafe.Sizeof(linger))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_LINGER,
+		uintptr(unsafe.Pointer(&linger)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return fmt.Errorf("read a socket's SO_LINGER: %w", errno)
+	}
+	if linger.Onoff != 0 && linger.Linger > 0 {
+		return fmt.Errorf("the socket has SO_LINGER with %d s: %w", linger.Linger, unix.EINVAL)
+	}
+	return nil
 }
 
 // readNames reads the socket's address, and the peer's if it is connected.
@@ -147,6 +168,38 @@ func (s *session) guard(deadline time.Time, fn func() error) error {
 		return err
 	case <-late.C:
 		return errHeld
+	}
+}
+
+// closeLater closes a file that a process has passed. Its close may block as long as the
+// process wants: of a TCP socket with SO_LINGER and unsent bytes until its peer has
+// acknowledged them, of a file of FUSE until its server answers. The process can set the
+// option at any time, so a look at it before is no protection, and the broker does not
+// change the option, which other holders of the socket share. So all such closes go here:
+// they take part in the bound of mostCalls, each container within its share, the others
+// wait. A file is charged to the container until it is closed. A session whose close
+// hangs ends. The result is closed after the file.
+func (s *session) closeLater(closeFile func() error) <-chan struct{} {
+	b, done := s.b, make(chan struct{})
+	b.ledger.Force(s.owner, quota.Files, 1)
+	b.calls.Start(s.owner, func() {
+		go func() {
+			late := time.AfterFunc(callPatience, s.hangUp)
+			_ = closeFile()
+			late.Stop()
+			b.ledger.Give(s.owner, quota.Files, 1)
+			b.calls.Leave(s.owner)
+			close(done)
+		}()
+	})
+	return done
+}
+
+// hangUp ends the session of a process whose file does not close.
+func (s *session) hangUp() {
+	s.b.refuse("close hangs")
+	if raw, err := s.conn.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
 	}
 }
 
@@ -249,7 +302,7 @@ func (t *tcpSocket) close() {
 		t.file.Close()
 		return
 	}
-	go t.file.Close()
+	t.owner.closeLater(t.file.Close)
 }
 
 // stopListening frees a listening socket's address, even if a child of a process has a
