@@ -86,7 +86,7 @@ func (s *session) attach(fd int) (answer reply, err error) {
 	if a.tcp, err = ends.of(fd); err != nil {
 		return answer, err
 	}
-	pair, err := engine.Doorbells()
+	pair, err := engine.Doorbells(unix.SOCK_STREAM)
 	if err != nil {
 		return answer, err
 	}
@@ -219,7 +219,7 @@ func (b *Broker) detach(fd int) error {
 	k, was := b.detachOf(cookie)
 	if k != nil {
 		if err := k.Quiesce(); err != nil {
-			return fmt.Errorf("wait for calls of the program: %w", err)
+			return err
 		}
 	}
 	if !was {
@@ -256,10 +256,8 @@ var (
 )
 
 // detachAll moves all attached connections back to TCP, under the current rules, and
-// invalidates tokens that were chosen before.
+// invalidates tokens that were chosen before. The lock is held.
 func (b *Broker) detachAll() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	for c := range b.attach.crossings {
 		if c.admitted { // else it has no tokens yet
 			c.fail(errRulesChanged)

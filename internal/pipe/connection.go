@@ -17,23 +17,26 @@ import (
 
 // connection joins two ends. The broker's lock guards all of it.
 type connection struct {
-	b      *Broker
-	number uint64
-	engine Engine
-	begun  time.Time
-	ends   [2]*end // the client's, the server's
-	name   netip.AddrPort
-	to     *name    // of the server
-	first  int64    // size of its first rings in bytes
-	held   []charge // of the memory limit
-	over   bool     // the doorbells are shut down
-	died   bool     // an end did not close it
+	b       *Broker
+	number  uint64
+	engine  Engine
+	begun   time.Time
+	ends    [2]*end // the client's, the server's
+	name    netip.AddrPort
+	to      *name    // of the server
+	first   int64    // size of its first rings in bytes
+	held    []charge // of the memory limit
+	over    bool     // the doorbells are shut down
+	died    bool     // an end did not close it
+	counted bool     // in the totals
 
 	// tcp are the two sockets of the connection's own TCP, client's and server's. Constant.
 	tcp      [2]*tcpSocket
 	proven   time.Time
-	checking bool // a proof is in progress
-	again    bool // rules have changed since it began
+	checking bool            // a proof is in progress
+	again    bool            // rules have changed since it began
+	paused   bool            // until a proof that a change of rules began succeeds
+	still    <-chan struct{} // closed once no copy of carriage is in progress; while it is paused
 
 	carriage engine.Carriage // of the engine copier, else nil
 
@@ -89,6 +92,9 @@ func (s *session) connect(r request) (answer reply, err error) {
 		b.refuse("no such name")
 		return answer, fmt.Errorf("no name listens on port %d: %w", client.peer.Port(), unix.ECONNREFUSED)
 	}
+	b.mu.Lock()
+	changes := b.changes
+	b.mu.Unlock()
 	var n *name
 	if n, tcp[1], err = b.proofs.find(client); err != nil {
 		b.refuse("network")
@@ -115,6 +121,9 @@ func (s *session) connect(r request) (answer reply, err error) {
 	if err == nil {
 		c.tcp = tcp
 		answer, err = c.join(s, n)
+	}
+	if err == nil {
+		c.proveLate(changes)
 	}
 	if err != nil {
 		c.free()
@@ -266,11 +275,6 @@ func (c *connection) open() (err error) {
 	case Unix:
 		return unixengine.Open(ends)
 	}
-	pair, err := engine.Doorbells()
-	if err != nil {
-		return err
-	}
-	ends[0].Doorbell, ends[1].Doorbell = pair[0], pair[1]
 	if c.engine == BPF {
 		return c.b.program.Open(ends, uint64(c.first))
 	}
@@ -411,9 +415,9 @@ func (c *connection) cut() {
 	c.hangUp()
 	for _, e := range c.ends {
 		delete(e.owner.ends, e.id)
-		c.b.counts.Bytes += e.sent() // unknown after Stop
 	}
 	c.ends[0].Memory.Stop()
+	c.count()
 	delete(c.b.connections, c)
 }
 
@@ -426,6 +430,7 @@ func (c *connection) notifyPeer(e *end) {
 	}
 	if c.carriage == nil {
 		c.hangUp()
+		e.Memory.Stop() // the other end may keep its memory as long as it likes
 		return
 	}
 	c.over = true
@@ -465,15 +470,26 @@ func (c *connection) hangUp() {
 	}
 }
 
-// free releases the connection and all that it holds.
-func (c *connection) free() {
-	var bytes, messages uint64
+// count adds what the ends have sent to the totals, once.
+func (c *connection) count() {
+	if c.counted {
+		return
+	}
+	c.counted = true
 	for _, e := range c.ends {
 		if e.Memory != nil {
 			c.b.counts.Bytes += e.sent()
-			if e.messages > 0 {
-				bytes, messages = bytes+e.sent(), messages+uint64(e.messages)
-			}
+		}
+	}
+}
+
+// free releases the connection and all that it holds.
+func (c *connection) free() {
+	c.count()
+	var bytes, messages uint64
+	for _, e := range c.ends {
+		if e.Memory != nil && e.messages > 0 {
+			bytes, messages = bytes+e.sent(), messages+uint64(e.messages)
 		}
 	}
 	if c.to != nil && messages >= fewestMessages {

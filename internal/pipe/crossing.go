@@ -70,7 +70,10 @@ func (c *crossing) begin() {
 		return
 	}
 	b.mu.Unlock()
-	err := b.settle()
+	err := b.awaitStill(time.Now().Add(proofPatience))
+	if err == nil {
+		err = b.quiesce() // for connections that were detached
+	}
 	var notices [2]*noticeFile
 	for i := range notices {
 		if err == nil {
@@ -105,15 +108,12 @@ func (c *crossing) begin() {
 
 var errLate = fmt.Errorf("the tokens have not arrived in time: %w", unix.ESTALE)
 
-// settle waits until no program copies any more for connections that were detached.
-func (b *Broker) settle() error {
+// quiesce waits until no run of the program copies for connections that were detached.
+func (b *Broker) quiesce() error {
 	b.mu.Lock()
 	k := b.program
 	b.mu.Unlock()
-	if err := k.Quiesce(); err != nil {
-		return fmt.Errorf("wait for calls of the program: %w", err)
-	}
-	return nil
+	return k.Quiesce()
 }
 
 // allowsAttached is allows for two attachments.

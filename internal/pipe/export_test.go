@@ -24,6 +24,22 @@ func (b *Broker) Proving() bool {
 	return false
 }
 
+// Still reports whether nothing copies any more for the latest round of proofs.
+func (b *Broker) Still() bool {
+	b.mu.Lock()
+	s := b.still
+	b.mu.Unlock()
+	if s == nil {
+		return false
+	}
+	select {
+	case <-s.done:
+		return s.err == nil
+	default:
+		return false
+	}
+}
+
 // SendsSmall says what the broker thinks of the messages of its only name.
 func (b *Broker) SendsSmall() bool {
 	b.mu.Lock()

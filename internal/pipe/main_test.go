@@ -96,9 +96,14 @@ func needBPF(t testing.TB) {
 
 func hasBPF(t testing.TB) bool {
 	t.Helper()
+	return kernelAtLeast(t, 6, 1)
+}
+
+func kernelAtLeast(t testing.TB, major, minor uint32) bool {
+	t.Helper()
 	version, err := features.LinuxVersionCode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return version >= 6<<16|1<<8
+	return version >= major<<16|minor<<8
 }

@@ -118,8 +118,10 @@ func (n *name) enqueue(e *end) error {
 // dismiss resets a connection that was not accepted. The lock is held.
 func (e *end) dismiss() {
 	e.unqueue()
-	e.connection.died = true
-	e.connection.leave(e)
+	if c := e.connection; c.b.connections[c] { // not ended with the session that has both ends
+		c.died = true
+		c.leave(e)
+	}
 }
 
 // unqueue returns a connection's unit of quota.Pending. The lock is held.

@@ -83,6 +83,8 @@ type Broker struct {
 	sessions    map[*session]bool
 	names       map[*name]bool
 	connections map[*connection]bool
+	changes     uint64     // of rules so far
+	still       *stillness // of the latest of them, or nil
 	counts      Counts
 	program     *bpf.Program // of the engine bpf; loaded on first use
 	programs    attempt      // attempts to load it

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/pipe/engine"
 	"github.com/scon-project/scon/internal/service"
 )
 
@@ -42,7 +43,6 @@ func (b *Broker) recheckAll() {
 		case <-b.ctx.Done():
 			return
 		}
-		b.detachAll()
 		b.recheck(changed)
 		select {
 		case <-time.After(recheckPause):
@@ -74,7 +74,7 @@ func (b *Broker) refresh(now time.Time) {
 		case c.attached && age >= attachedAge && len(old) < mostAged:
 			c.cut()
 			old = append(old, c)
-		case !c.attached && !c.over && !c.checking && age >= proofAge:
+		case c.copies() && !c.checking && age >= proofAge:
 			c.checking = true
 			b.running.Go(func() { c.check(time.Now().Add(proofPatience)) })
 		}
@@ -86,6 +86,11 @@ func (b *Broker) refresh(now time.Time) {
 
 // recheck starts the proofs of all connections after a change of rules. The result waits
 // for those that it has started.
+//
+// Nothing may get from one container to another by the broker from before the first token is
+// chosen until that connection's tokens have crossed: two containers that cooperate, with
+// CAP_NET_RAW, could carry tokens that the network drops. So all connections are paused
+// first, and each is resumed after its own proof.
 func (b *Broker) recheck(changed time.Time) *sync.WaitGroup {
 	deadline := changed.Add(proofPatience)
 	if least := time.Now().Add(leastPatience); deadline.Before(least) {
@@ -94,9 +99,15 @@ func (b *Broker) recheck(changed time.Time) *sync.WaitGroup {
 	var round sync.WaitGroup
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.changes++
+	b.detachAll()
+	for c := range b.connections {
+		c.pause()
+	}
+	b.settle(deadline)
 	for c := range b.connections {
 		switch {
-		case c.attached || c.over:
+		case !c.copies():
 		case c.checking:
 			c.again = true
 		default:
@@ -109,6 +120,120 @@ func (b *Broker) recheck(changed time.Time) *sync.WaitGroup {
 		}
 	}
 	return &round
+}
+
+// copies reports whether bytes may get from one end to the other by the broker or the program.
+// The engine copier delivers what an end has sent before it closed. The lock is held.
+func (c *connection) copies() bool {
+	return !c.attached && (!c.over || c.carriage != nil && !c.died)
+}
+
+// pause pauses a connection that copies, if its engine can. The lock is held.
+func (c *connection) pause() {
+	if c.paused || !c.copies() {
+		return
+	}
+	c.paused = true
+	if c.carriage != nil {
+		c.still = c.carriage.Pause()
+	} else if m, ok := c.ends[0].Memory.(engine.Pauser); ok {
+		if err := m.Pause(); err != nil {
+			c.b.log.Error("pipe: reset a connection", "name", c.name, "error", err)
+			c.reset()
+		}
+	}
+}
+
+// proveLate has a new connection prove itself again if rules have changed since its tokens
+// were chosen: that round did not know it. The lock is held.
+func (c *connection) proveLate(changes uint64) {
+	if c.b.changes == changes {
+		return
+	}
+	c.pause()
+	c.b.settle(time.Now().Add(leastPatience))
+	c.checking = true
+	c.b.running.Go(func() { c.check(time.Now().Add(proofPatience)) })
+}
+
+// resume ends a pause. The lock is held.
+func (c *connection) resume() {
+	if !c.paused {
+		return
+	}
+	c.paused, c.still = false, nil
+	if c.carriage != nil {
+		c.carriage.Resume()
+	} else if m, ok := c.ends[0].Memory.(engine.Pauser); ok {
+		if err := m.Resume(); err != nil {
+			c.b.log.Error("pipe: reset a connection", "name", c.name, "error", err)
+			c.reset()
+		}
+	}
+}
+
+// stillness is the wait of a round until nothing copies any more for connections that it has
+// paused or detached.
+type stillness struct {
+	done chan struct{}
+	err  error // once done is closed
+}
+
+// settle begins the wait. The lock is held.
+func (b *Broker) settle(deadline time.Time) {
+	s := &stillness{done: make(chan struct{})}
+	var stills []<-chan struct{}
+	for c := range b.connections {
+		if c.still != nil {
+			stills = append(stills, c.still)
+		}
+	}
+	k := b.program
+	b.still = s
+	b.running.Go(func() {
+		defer close(s.done)
+		if s.err = awaitAll(stills, deadline); s.err == nil && k != nil {
+			s.err = k.Quiesce()
+		}
+	})
+}
+
+func awaitAll(stills []<-chan struct{}, deadline time.Time) error {
+	late := time.NewTimer(time.Until(deadline))
+	defer late.Stop()
+	for _, still := range stills {
+		select {
+		case <-still:
+		case <-late.C:
+			return fmt.Errorf("wait for copies in progress: %w", unix.ETIMEDOUT)
+		}
+	}
+	return nil
+}
+
+// awaitStill waits for the latest round, until the deadline.
+func (b *Broker) awaitStill(deadline time.Time) error {
+	b.mu.Lock()
+	s := b.still
+	b.mu.Unlock()
+	if s == nil {
+		return nil // no rules have changed yet
+	}
+	late := time.NewTimer(time.Until(deadline))
+	defer late.Stop()
+	select {
+	case <-s.done:
+	case <-late.C:
+		return fmt.Errorf("wait for copies in progress: %w", unix.ETIMEDOUT)
+	}
+	if s.err != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.still == s { // for the proofs that follow
+			b.settle(time.Now().Add(proofPatience))
+		}
+	}
+	return s.err
 }
 
 // check ends the connection unless its proof succeeds, and repeats it if rules have
@@ -131,6 +256,9 @@ func (c *connection) proveAdmitted(deadline time.Time) error {
 		return fmt.Errorf("wait for other proofs of the container: %w", unix.ETIMEDOUT)
 	}
 	defer c.b.checks.Leave(owner)
+	if err := c.b.awaitStill(deadline); err != nil {
+		return err
+	}
 	return c.prove(deadline)
 }
 
@@ -139,10 +267,12 @@ func (c *connection) settleCheck(err error) (again bool) {
 	b := c.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.connections[c] || c.over {
+	if !b.connections[c] || !c.copies() {
+		c.checking = false
 		return false
 	}
 	if err != nil {
+		c.checking = false
 		b.counts.Refused["rules changed"]++
 		b.log.Debug("pipe: reset a connection that the network no longer permits", "name", c.name, "error", err)
 		c.reset()
@@ -151,5 +281,8 @@ func (c *connection) settleCheck(err error) (again bool) {
 	c.proven = time.Now()
 	again, c.again = c.again, false
 	c.checking = again
+	if !again {
+		c.resume()
+	}
 	return again
 }

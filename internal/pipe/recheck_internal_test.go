@@ -10,7 +10,7 @@ import (
 func TestRulesChangeTwice(t *testing.T) {
 	t.Parallel()
 	b := &Broker{connections: make(map[*connection]bool)}
-	c := &connection{b: b, checking: true}
+	c := &connection{b: b, checking: true, ends: [2]*end{{}, {}}}
 	b.connections[c] = true
 	b.recheck(time.Now()).Wait() // starts none
 	for i, want := range []bool{true, false} {

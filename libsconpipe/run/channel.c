@@ -447,7 +447,7 @@ void bell_drain(struct channel *ch, int own)
 	do {
 		n = real()->recv(ch->c.fd, bytes, sizeof(bytes), MSG_DONTWAIT);
 		rang |= n >= 0;
-	} while (n == sizeof(bytes) || (n < 0 && errno == EINTR));
+	} while (n > 0 || (n < 0 && errno == EINTR));
 	if (n == 0 || (n < 0 && errno != EAGAIN))
 		s->bell_closed = true;
 	if (!rang)

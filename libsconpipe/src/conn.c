@@ -239,7 +239,7 @@ static int read_doorbell(struct conn *c, int flags)
 	ssize_t n = recv(c->fd, bytes, sizeof(bytes), flags);
 	int err = n < 0 && (errno == EAGAIN || errno == EINTR) ? -errno : 0;
 
-	while (n == sizeof(bytes))
+	while (n > 0) /* with the engine bpf each recv returns one byte */
 		n = recv(c->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
 	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
 		atomic_store(&c->gone, true);

@@ -123,7 +123,7 @@ static ssize_t put_by_kernel(struct conn *c, const char *buf, size_t len)
 	update_ring(c);
 	if (n > 0)
 		signal_bytes(c);
-	return n == -EAGAIN ? 0 : n;
+	return n == -EAGAIN || n == -EBUSY ? 0 : n;
 }
 
 /* put copies as many bytes as fit. */
@@ -145,6 +145,15 @@ static ssize_t put(struct conn *c, const char *buf, size_t len, size_t free)
 	return n;
 }
 
+/* has_room returns whether bytes can be sent. While a connection of the engine bpf is
+ * paused, none can: the broker rings its doorbell afterwards. */
+static bool has_room(struct conn *c, struct side *peer)
+{
+	if (c->engine == PD_ENGINE_BPF && bpf_sync(c) == -EBUSY)
+		return false;
+	return room(c, peer);
+}
+
 static bool writable(struct conn *c, bool arm)
 {
 	struct side *peer = conn_peer(c);
@@ -153,9 +162,7 @@ static bool writable(struct conn *c, bool arm)
 		atomic_fetch_add(&c->own->write_wait, 1);
 		full_fence();
 	}
-	if (c->engine == PD_ENGINE_BPF)
-		bpf_sync(c);
-	return room(c, peer) || send_error(c, peer);
+	return has_room(c, peer) || send_error(c, peer);
 }
 
 /*
@@ -176,9 +183,7 @@ static int wait_room(struct sock *s, struct conn *c, int64_t deadline_ns)
 		return -EAGAIN;
 	spin_until = now_ns() + spin_ns(s->spin_us, c->tx_misses);
 	while (now_ns() < spin_until) {
-		if (c->engine == PD_ENGINE_BPF)
-			bpf_sync(c);
-		if (room(c, atomic_load(&c->peer))) {
+		if (has_room(c, atomic_load(&c->peer))) {
 			c->tx_misses = 0;
 			return 0;
 		}

@@ -34,8 +34,9 @@ type Program struct {
 	leave  func() error   // leaves the cgroup
 	behind sync.WaitGroup // goroutines that create spares and rings, and free slots
 	reaps  chan struct{}  // semaphore of reap
-	stops  atomic.Uint64  // doorbells unbound so far
+	stops  atomic.Uint64  // doorbells unbound or paused so far
 	quiet  atomic.Uint64  // of these, those for which no run copies any more
+	quiets sync.Mutex     // held while one goroutine waits for all runs
 
 	mu     sync.Mutex
 	slots  []uint32  // free slots
@@ -65,6 +66,7 @@ func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 	for _, name := range []string{"pages", "newest", "rings_64k", "rings_256k", "rings_1m", "rings_4m"} {
 		spec.Maps[name].MaxEntries = mostSlots + 1 // the last entry is for Quiesce
 	}
+	spec.Maps["silent"].MaxEntries = mostSlots
 	k := &Program{log: log, lock: lock, reaps: make(chan struct{}, mostReaps)}
 	if k.blank, err = newMap(engine.PageSize); err != nil {
 		return nil, err
@@ -110,19 +112,22 @@ func (k *Program) Close() error {
 	return errors.Join(err, k.leave(), k.objs.Close(), k.blank.Close())
 }
 
-// Quiesce waits until no run of the program copies for doorbells that Stop has unbound: an
-// update of a map of maps waits for all runs that have started.
+// Quiesce waits until no run of the program copies for doorbells that Stop has unbound or Pause
+// has paused: an update of a map of maps waits for all runs that have started.
 func (k *Program) Quiesce() error {
+	if k.quiet.Load() >= k.stops.Load() {
+		return nil
+	}
+	k.quiets.Lock()
+	defer k.quiets.Unlock()
 	stops := k.stops.Load()
 	if k.quiet.Load() >= stops {
 		return nil
 	}
 	if err := k.objs.Pages.Put(uint32(mostSlots), uint32(k.blank.FD())); err != nil {
-		return err
+		return fmt.Errorf("wait for calls of the program: %w", err)
 	}
-	for quiet := k.quiet.Load(); quiet < stops && !k.quiet.CompareAndSwap(quiet, stops); {
-		quiet = k.quiet.Load()
-	}
+	k.quiet.Store(stops)
 	return nil
 }
 
@@ -200,12 +205,15 @@ func (k *Program) make(size uint64) (*Memory, error) {
 
 // Memory is the memory of one end: a page and rings to receive from, which only this end maps.
 type Memory struct {
-	k     *Program
-	e     *engine.End
-	peer  *Memory
-	slot  uint32
-	page  mapInSlot
-	rings []ring
+	k      *Program
+	e      *engine.End
+	peer   *Memory
+	slot   uint32
+	page   mapInSlot
+	rings  []ring
+	bell   uint64 // cookie of its doorbell
+	paused bool   // guarded by the broker's lock
+	sent   uint64 // bytes, once the doorbell is unbound; guarded by the broker's lock
 
 	classes [4]bool // of rings that were stored in its slot, or may be
 
@@ -243,9 +251,13 @@ func (p *mapInSlot) close() {
 	}
 }
 
-// Open creates the memory of both ends, with rings of size bytes, and binds it to their
-// doorbells.
+// Open creates the doorbells and the memory of both ends, with rings of size bytes.
 func (k *Program) Open(ends [2]*engine.End, size uint64) error {
+	pair, err := engine.Doorbells(unix.SOCK_SEQPACKET)
+	if err != nil {
+		return err
+	}
+	ends[0].Doorbell, ends[1].Doorbell = pair[0], pair[1]
 	var all [2]*Memory
 	for i, e := range ends {
 		m, err := k.take(size)
@@ -257,6 +269,9 @@ func (k *Program) Open(ends [2]*engine.End, size uint64) error {
 	}
 	for i, m := range all {
 		m.peer = all[1-i]
+		if m.bell, err = k.restrict(m.e.Doorbell); err != nil {
+			return err
+		}
 		place := pipecopyPlace{Slot: m.slot, Peer: m.peer.slot, Ring: classOf(size)}
 		if err := k.objs.Newest.Put(m.slot, classOf(size)); err != nil {
 			return fmt.Errorf("set the newest ring: %w", err)
@@ -330,10 +345,7 @@ func (m *Memory) mappedRing(generation uint32) error {
 		return unix.EINVAL
 	}
 	m.newest = generation
-	if err := m.k.objs.Newest.Put(m.slot, generation<<8|classOf(m.rings[generation].size)); err != nil {
-		return fmt.Errorf("set the newest ring: %w", err)
-	}
-	return nil
+	return m.setNewest()
 }
 
 func (m *Memory) Ring(generation uint32) ([]int, uint64, error) {
@@ -386,10 +398,10 @@ func (m *Memory) Size() uint64 {
 
 func (m *Memory) Sent() uint64 {
 	var p pipecopyPlace
-	if err := m.k.objs.Places.Lookup(int32(m.e.Doorbell), &p); err != nil {
-		return 0
+	if err := m.k.objs.Places.Lookup(int32(m.e.Doorbell), &p); err == nil {
+		m.sent = p.Head
 	}
-	return p.Head
+	return m.sent
 }
 
 func (m *Memory) Held() (n int) {
@@ -407,8 +419,9 @@ func (m *Memory) Held() (n int) {
 // Stop unbinds both doorbells: no later call copies. It does not wait for a call in progress,
 // which holds the socket's lock: a process can hold that for as long as it likes.
 func (m *Memory) Stop() {
-	for _, e := range []*engine.End{m.e, m.peer.e} {
-		if m.k.objs.Places.Delete(int32(e.Doorbell)) == nil {
+	for _, end := range []*Memory{m, m.peer} {
+		end.Sent()
+		if m.k.objs.Places.Delete(int32(end.e.Doorbell)) == nil {
 			m.k.stops.Add(1)
 		}
 	}
@@ -432,6 +445,11 @@ func (m *Memory) Wake() { engine.Signal(m.peer.e.Doorbell) }
 func (m *Memory) Close() {
 	m.Stop()
 	m.closed = true
+	if m.paused { // its cookie belongs to no other socket later
+		if err := m.unsilence(); err != nil {
+			m.k.log.Error("pipe: forget a paused doorbell", "error", err)
+		}
+	}
 	m.closeMaps()
 	m.k.behind.Go(func() {
 		m.creating.Wait() // a ring may still be stored in the slot

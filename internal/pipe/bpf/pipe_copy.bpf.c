@@ -10,7 +10,12 @@
  * In:   setsockopt of a process on its doorbell, level SOL_PIPE, with an entry of 32
  *       bytes, the paper's length.
  * Out:  the bytes are in the ring that only the peer maps, and the pages of both ends
- *       are updated; or an errno. The kernel handles all other calls.
+ *       are updated; or an errno. Options of level SOL_SOCKET are refused. The kernel
+ *       handles all other calls.
+ *
+ * Hook: socket filter of both doorbells.
+ * In:   a packet from the peer. Out: only packets of one byte pass, none while the
+ *       connection is paused.
  *
  * The connection is that of the socket, from its storage: no argument of the caller
  * selects it. The kernel holds the socket's lock during the call.
@@ -24,6 +29,7 @@
 #define always_inline static __always_inline
 
 #define PAGE 4096
+#define SOL_SOCKET 1 /* asm-generic/socket.h */
 /* Pieces of a copy: near a ring's end, one for each bit of its size. */
 #define MOST_PIECES 64
 
@@ -51,14 +57,25 @@ struct {
 	__type(value, struct place);
 } places SEC(".maps");
 
-/* By slot, the newest ring of a receiving end: generation << 8 and class. The broker
- * writes, the program reads. */
+#define PAUSED 0x80 /* in the newest ring: nothing crosses but FIN */
+
+/* By slot, the newest ring of a receiving end: generation << 8, PAUSED and class. The
+ * broker writes, the program reads. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u32);
 } newest SEC(".maps");
+
+/* Cookies of doorbells whose connection is paused. The broker writes, the filter
+ * reads. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u64);
+	__type(value, __u32);
+} silent SEC(".maps");
 
 /* Maps by slot: the ends' pages, and the rings that they receive from, one map of
  * maps per class. The broker writes and removes, the program reads. */
@@ -201,13 +218,11 @@ always_inline __u32 size_of(__u32 ring)
 
 /* Switches to a larger ring when the peer has emptied the one before the current. */
 always_inline void switch_ring(struct place *p, struct page *own, struct page *peer,
-			       __u64 tail)
+			       __u64 tail, __u32 newest_ring)
 {
-	__u32 slot = p->peer, *newest_ring = bpf_map_lookup_elem(&newest, &slot);
-
-	if (!newest_ring || *newest_ring == p->ring || tail < p->switch_at)
+	if (newest_ring == p->ring || tail < p->switch_at)
 		return;
-	p->ring = *newest_ring;
+	p->ring = newest_ring;
 	p->switch_at = p->head;
 	WRITE_ONCE(peer->peer.switch_at, p->head);
 	PUBLISH(peer->peer.generation, p->ring >> 8);
@@ -215,15 +230,15 @@ always_inline void switch_ring(struct place *p, struct page *own, struct page *p
 	WRITE_ONCE(own->size, size_of(p->ring));
 }
 
-always_inline int send(struct place *p, struct page *own, struct page *peer, __u32 len,
-		       __u64 src)
+always_inline int send(struct place *p, struct page *own, struct page *peer,
+		       __u32 newest_ring, __u32 len, __u64 src)
 {
 	__u64 tail = READ_ONCE(peer->own.tail), from, used;
 	__u32 size, n, room;
 
 	if (p->fin)
 		return -EPIPE;
-	switch_ring(p, own, peer, tail);
+	switch_ring(p, own, peer, tail, newest_ring);
 	size = size_of(p->ring);
 	from = tail > p->switch_at ? tail : p->switch_at;
 	used = p->head - from;
@@ -247,23 +262,22 @@ always_inline int send(struct place *p, struct page *own, struct page *peer, __u
 always_inline int act(struct place *p, const struct entry *e)
 {
 	struct page *own = value_of(&pages, p->slot), *peer = value_of(&pages, p->peer);
+	__u32 slot = p->peer, *ring = bpf_map_lookup_elem(&newest, &slot), newest_ring;
 	int err = 0;
 
-	if (!own || !peer)
+	if (!own || !peer || !ring)
 		return -ECONNRESET;
-	switch (e->kind) {
-	case KIND_SEND:
-		err = send(p, own, peer, e->len, e->src);
-		break;
-	case KIND_SYNC:
-		break;
-	case KIND_FIN:
+	newest_ring = READ_ONCE(*ring);
+	if (e->kind == KIND_FIN) {
 		p->fin = 1;
 		PUBLISH(peer->peer.fin, 1);
-		break;
-	default:
+	} else if (e->kind != KIND_SEND && e->kind != KIND_SYNC) {
 		return -EINVAL;
 	}
+	if (newest_ring & PAUSED)
+		return -EBUSY;
+	if (e->kind == KIND_SEND)
+		err = send(p, own, peer, newest_ring, e->len, e->src);
 	mirror(own, peer);
 	return err;
 }
@@ -275,11 +289,13 @@ int scon_pipe_copy(struct bpf_sockopt *ctx)
 	struct place *p;
 	int err;
 
-	if (ctx->level != SOL_PIPE || !ctx->sk)
+	if ((ctx->level != SOL_PIPE && ctx->level != SOL_SOCKET) || !ctx->sk)
 		return 1;
 	p = bpf_sk_storage_get(&places, ctx->sk, 0, 0);
 	if (!p)
 		return 1;
+	if (ctx->level == SOL_SOCKET)
+		return 0; /* EPERM */
 	/* optval_end is the end of the kernel's buffer, not of the caller's. */
 	if (ctx->optlen != sizeof(*e) || (void *)(e + 1) > ctx->optval_end)
 		err = -EINVAL;
@@ -289,6 +305,16 @@ int scon_pipe_copy(struct bpf_sockopt *ctx)
 		bpf_set_retval(err);
 	ctx->optlen = -1; /* done: skip the kernel's own setsockopt */
 	return 1;
+}
+
+/* The number of the packet's bytes that pass. */
+SEC("socket")
+int scon_pipe_bell(struct __sk_buff *skb)
+{
+	/* The filter runs with the receiver's socket. */
+	__u64 cookie = bpf_get_socket_cookie(skb);
+
+	return skb->len == 1 && !bpf_map_lookup_elem(&silent, &cookie);
 }
 
 /* The two ends of a connection, of which one has closed it or has ended. */

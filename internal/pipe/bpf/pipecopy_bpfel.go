@@ -40,6 +40,8 @@ const (
 	pipecopyMapRings256k      = "rings_256k"
 	pipecopyMapRings4m        = "rings_4m"
 	pipecopyMapRings64k       = "rings_64k"
+	pipecopyMapSilent         = "silent"
+	pipecopyProgSconPipeBell  = "scon_pipe_bell"
 	pipecopyProgSconPipeCopy  = "scon_pipe_copy"
 	pipecopyProgSconPipeEnded = "scon_pipe_ended"
 )
@@ -86,6 +88,7 @@ type pipecopySpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type pipecopyProgramSpecs struct {
+	SconPipeBell  *ebpf.ProgramSpec `ebpf:"scon_pipe_bell"`
 	SconPipeCopy  *ebpf.ProgramSpec `ebpf:"scon_pipe_copy"`
 	SconPipeEnded *ebpf.ProgramSpec `ebpf:"scon_pipe_ended"`
 }
@@ -101,6 +104,7 @@ type pipecopyMapSpecs struct {
 	Rings256k *ebpf.MapSpec `ebpf:"rings_256k"`
 	Rings4m   *ebpf.MapSpec `ebpf:"rings_4m"`
 	Rings64k  *ebpf.MapSpec `ebpf:"rings_64k"`
+	Silent    *ebpf.MapSpec `ebpf:"silent"`
 }
 
 // pipecopyVariableSpecs contains global variables before they are loaded into the kernel.
@@ -136,6 +140,7 @@ type pipecopyMaps struct {
 	Rings256k *ebpf.Map `ebpf:"rings_256k"`
 	Rings4m   *ebpf.Map `ebpf:"rings_4m"`
 	Rings64k  *ebpf.Map `ebpf:"rings_64k"`
+	Silent    *ebpf.Map `ebpf:"silent"`
 }
 
 func (m *pipecopyMaps) Close() error {
@@ -147,6 +152,7 @@ func (m *pipecopyMaps) Close() error {
 		m.Rings256k,
 		m.Rings4m,
 		m.Rings64k,
+		m.Silent,
 	)
 }
 
@@ -160,12 +166,14 @@ type pipecopyVariables struct {
 //
 // It can be passed to loadPipecopyObjects or ebpf.CollectionSpec.LoadAndAssign.
 type pipecopyPrograms struct {
+	SconPipeBell  *ebpf.Program `ebpf:"scon_pipe_bell"`
 	SconPipeCopy  *ebpf.Program `ebpf:"scon_pipe_copy"`
 	SconPipeEnded *ebpf.Program `ebpf:"scon_pipe_ended"`
 }
 
 func (p *pipecopyPrograms) Close() error {
 	return _PipecopyClose(
+		p.SconPipeBell,
 		p.SconPipeCopy,
 		p.SconPipeEnded,
 	)

@@ -38,7 +38,9 @@ type carriage struct {
 	ends       [2]*memory
 	directions [2]*direction // directions[i] sends from ends[i]
 	gone       bool          // closed; released once no copy is in progress
-	lost       func()        // reports to the broker that the worker has reset it
+	paused     bool
+	stills     []chan struct{} // of pauses that wait for copies in progress
+	lost       func()          // reports to the broker that the worker has reset it
 }
 
 // open creates the memory and the doorbell of each end.
@@ -64,7 +66,7 @@ func (c *Copier) open(w *worker, ends [2]*engine.End, lost func()) (*carriage, e
 }
 
 func (m *memory) make() (err error) {
-	pair, err := engine.Doorbells()
+	pair, err := engine.Doorbells(unix.SOCK_STREAM)
 	if err != nil {
 		return err
 	}

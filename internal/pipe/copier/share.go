@@ -150,7 +150,7 @@ func (w *worker) serve(s *share) {
 		}
 		s.polled++
 		s.deficit -= pollCost
-		if y.over {
+		if y.over || y.carriage.paused {
 			continue
 		}
 		some, err := y.submit(w)

@@ -195,6 +195,36 @@ func (g *carriage) Leave(i int) {
 // HangUp resets the connection at once.
 func (g *carriage) HangUp() { g.worker.do(g.reset) }
 
+// Pause stops all copying until Resume. Only that an end is closed still passes.
+func (g *carriage) Pause() <-chan struct{} {
+	still := make(chan struct{})
+	g.worker.do(func() {
+		g.paused = true
+		g.stills = append(g.stills, still)
+		g.settle()
+	})
+	return still
+}
+
+// Resume ends the pause.
+func (g *carriage) Resume() {
+	g.worker.do(func() {
+		g.paused = false
+		g.worker.scheduleBoth(g)
+	})
+}
+
+// settle reports to Pause that no copy is in progress.
+func (g *carriage) settle() {
+	if g.directions[0].table.count+g.directions[1].table.count > 0 {
+		return
+	}
+	for _, still := range g.stills {
+		close(still)
+	}
+	g.stills = nil
+}
+
 // reset stops both directions and shuts the doorbells down. It runs on the worker's thread.
 func (g *carriage) reset() {
 	for i, y := range g.directions {
@@ -253,7 +283,7 @@ func (w *worker) scheduleBoth(g *carriage) {
 // schedule adds a direction to the poll list.
 func (w *worker) schedule(y *direction) {
 	y.idlePolls, y.wantsRoom = 0, false
-	if !y.scheduled && !y.over {
+	if !y.scheduled && !y.over && !y.carriage.paused {
 		y.scheduled = true
 		y.payer = y.from
 		w.enlist(y)
@@ -363,6 +393,7 @@ func (w *worker) finish(e entry) {
 	if e.Kind != kindCompleted {
 		w.fail(g, fmt.Errorf("copy %d bytes: the stack reports a failure", e.Len))
 	}
+	g.settle()
 	if g.gone {
 		w.releaseIdle(g)
 	}
@@ -374,7 +405,7 @@ func (y *direction) keep(most int) bool {
 	if y.table.count > 0 {
 		return true
 	}
-	if y.over {
+	if y.over || y.carriage.paused {
 		return false
 	}
 	if y.to.page.page().Own.RecvClosed.Load() != 0 {

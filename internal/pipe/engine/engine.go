@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -80,8 +81,22 @@ type Carrier interface {
 	Close() error
 }
 
+// Pauser is the Memory of an end whose connection can be paused: nothing gets from one end to
+// the other by the engine, but that an end sends no more.
+type Pauser interface {
+	// Pause pauses both directions. Copies in progress may still end.
+	Pause() error
+	// Resume ends the pause, and wakes both ends.
+	Resume() error
+}
+
 // Carriage is a connection of a Carrier. The broker calls its methods with its lock held.
 type Carriage interface {
+	// Pause stops all copying in both directions until Resume. still is closed once no copy
+	// is in progress.
+	Pause() (still <-chan struct{})
+	// Resume ends the pause.
+	Resume()
 	// Leave closes an end, 0 or 1. Its peer still receives the bytes that it has sent.
 	Leave(end int)
 	// HangUp resets the connection at once.
@@ -96,11 +111,20 @@ func Signal(fd int) bool {
 	return unix.Sendto(fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil) == nil
 }
 
-// Doorbells creates a pair of connected sockets by which two ends wake each other.
-func Doorbells() (pair [2]int, err error) {
-	pair, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+// Doorbells creates a pair of connected UNIX sockets by which two ends wake each other, of a
+// type such as SOCK_STREAM. They pass no files where the kernel can refuse that, from Linux 6.16
+// on (SO_PASSRIGHTS, net/unix/af_unix.c).
+func Doorbells(kind int) (pair [2]int, err error) {
+	pair, err = unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return [2]int{-1, -1}, fmt.Errorf("create doorbells: %w", err)
+	}
+	for _, fd := range pair {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0); err != nil && !errors.Is(err, unix.ENOPROTOOPT) {
+			unix.Close(pair[0])
+			unix.Close(pair[1])
+			return [2]int{-1, -1}, fmt.Errorf("forbid files in a doorbell: %w", err)
+		}
 	}
 	return pair, nil
 }

@@ -33,14 +33,18 @@ type ring struct {
 // lastSeals forbid further writable mappings. The sender's existing mapping stays writable.
 const lastSeals = unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
 
-// Open creates the memory of both ends. They need doorbells.
+// Open creates the doorbells and the memory of both ends.
 func Open(ends [2]*engine.End) error {
+	pair, err := engine.Doorbells(unix.SOCK_STREAM)
+	if err != nil {
+		return err
+	}
+	ends[0].Doorbell, ends[1].Doorbell = pair[0], pair[1]
 	own := [2]*memory{{e: ends[0], page: -1}, {e: ends[1], page: -1}}
 	for i, m := range own {
 		m.peer, m.e.Memory = own[1-i], m
 	}
 	for _, m := range own {
-		var err error
 		if m.page, err = engine.MemoryFile("page", engine.PageSize); err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ type memory struct {
 
 // Open creates the sockets of both ends.
 func Open(ends [2]*engine.End) error {
-	pair, err := engine.Doorbells()
+	pair, err := engine.Doorbells(unix.SOCK_STREAM)
 	if err != nil {
 		return err
 	}

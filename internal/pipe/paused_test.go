@@ -1,0 +1,196 @@
+package pipe_test
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/internal/pipe"
+)
+
+// dropAll and dropNothing are rules of a test's own namespace.
+const (
+	dropAll = `nft add table ip f
+		nft add chain ip f in { type filter hook input priority 0 ; }
+		nft add rule ip f in meta l4proto tcp drop`
+	dropNothing = "nft delete table ip f"
+)
+
+// crosses is how an end tries to get something to the other one.
+type crosses struct {
+	try     func()      // by the first end
+	arrived func() bool // at the second end, since the last call
+}
+
+// pausable opens a connection between two processes of a namespace, and returns what an end can
+// do there.
+func pausable(t *testing.T, socket string, engine pipe.Engine) crosses {
+	if engine == pipe.BPF {
+		p := openPair(t, socket)
+		src, seen := memory(t, 4096), uint64(0)
+		*word(p.page[0], ownTail) = 0
+		return crosses{
+			try: func() {
+				_ = submit(p.client.files[0], kindSend, addr(src), 8, 32)
+				_ = unix.Sendto(p.client.files[0], []byte{7}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+			},
+			arrived: func() bool {
+				head := load(p.page[1], peerHead)
+				n, _, err := unix.Recvfrom(p.server.files[0], make([]byte, 8), unix.MSG_DONTWAIT)
+				some := head != seen || n > 0 && err == nil
+				seen = head
+				return some
+			},
+		}
+	}
+	ends, _ := openEnds(t, socket)
+	sent, seen := uint64(0), uint64(0)
+	return crosses{
+		try: func() {
+			sent += 8
+			store(ends[0].page, ownHead, sent)
+			_ = unix.Sendto(ends[0].answer.files[0], []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+		},
+		arrived: func() bool {
+			head := load(ends[1].page, peerHead)
+			some := head != seen
+			seen = head
+			return some
+		},
+	}
+}
+
+// While connections prove themselves after a change of rules, nothing gets from one end to the
+// other by the pipe: two processes that cooperate cannot carry the tokens past the rules.
+func TestPausedByProof(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []pipe.Engine{pipe.BPF, pipe.Copier} {
+		t.Run(engine.String(), func(t *testing.T) {
+			t.Parallel()
+			if engine == pipe.BPF {
+				needBPF(t)
+			}
+			b, socket := serve(t, nil)
+			ns := nstest.New(t)
+			var all []crosses
+			if err := netns.Do(ns, func() error {
+				for range 3 {
+					all = append(all, pausable(t, socket, engine))
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			flows := func() {
+				for _, c := range all {
+					eventually(t, "bytes", func() bool {
+						c.try()
+						return c.arrived()
+					})
+				}
+			}
+			flows()
+			b.RecheckNow()
+			flows() // proven
+			nstest.Run(t, ns, dropAll)
+			b.Recheck()
+			eventually(t, "the proofs", func() bool { return b.Proving() && b.Still() })
+			for _, c := range all { // of before
+				for c.arrived() {
+				}
+			}
+			tries := 0
+			for b.Proving() {
+				for i, c := range all {
+					c.try()
+					if c.arrived() && b.Proving() {
+						t.Fatalf("bytes by connection %d during its proof", i)
+					}
+					tries++
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if tries < 100 {
+				t.Errorf("%d tries", tries)
+			}
+			if n := b.Status().Refused["rules changed"]; n != uint64(len(all)) {
+				t.Errorf("%d connections were cut, want %d", n, len(all))
+			}
+		})
+	}
+}
+
+// An end that has closed cannot send on by its doorbell, though its peer keeps the connection.
+func TestClosedSends(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	p := openPair(t, socket)
+	src := memory(t, 4096)
+	if err := submit(p.client.files[0], kindSend, addr(src), 8, 32); err != nil {
+		t.Fatal(err)
+	}
+	p.sessions[0].must(message{op: opClose, id: p.client.id})
+	for _, bell := range []int{p.client.files[0], p.server.files[0]} {
+		if err := submit(bell, kindSend, addr(src), 8, 32); !errors.Is(err, unix.EOPNOTSUPP) {
+			t.Errorf("after the end: %v, want %v", err, unix.EOPNOTSUPP)
+		}
+	}
+}
+
+// Bytes that an end of copier has sent before it closed are subject to changes of rules, too.
+func TestClosedCopies(t *testing.T) {
+	t.Parallel()
+	b, socket := serve(t, nil)
+	ns := nstest.New(t)
+	var ends [2]mappedEnd
+	if err := netns.Do(ns, func() error {
+		var sessions [2]client
+		ends, sessions = openEnds(t, socket)
+		store(ends[0].page, ownHead, ends[0].answer.size)
+		ends[0].ring()
+		ends[1].await(peerHead, ends[0].answer.size)
+		store(ends[0].page, ownHead, 2*ends[0].answer.size) // for which there is no room
+		sessions[0].must(message{op: opClose, id: ends[0].answer.id})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Run(t, ns, dropAll)
+	b.RecheckNow()
+	store(ends[1].page, ownTail, ends[0].answer.size)
+	_, _ = unix.Write(ends[1].answer.files[0], []byte{0})
+	ends[1].ended()
+	if head := load(ends[1].page, peerHead); head != ends[0].answer.size {
+		t.Errorf("%d bytes have arrived, want %d", head, ends[0].answer.size)
+	}
+}
+
+// A doorbell of the engine bpf passes no files, where the kernel can refuse them, and an end
+// cannot change that.
+func TestDoorbellPassesNoFiles(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	if !kernelAtLeast(t, 6, 16) {
+		t.Skip("missing: Linux 6.16, for SO_PASSRIGHTS")
+	}
+	_, socket := serve(t, nil)
+	p := openPair(t, socket)
+	pass := func() error {
+		return unix.Sendmsg(p.client.files[0], []byte{0}, unix.UnixRights(int(os.Stdin.Fd())), nil, unix.MSG_DONTWAIT)
+	}
+	if err := pass(); !errors.Is(err, unix.EPERM) {
+		t.Errorf("%v, want %v", err, unix.EPERM)
+	}
+	if err := unix.SetsockoptInt(p.server.files[0], unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 1); !errors.Is(err, unix.EPERM) {
+		t.Errorf("the receiver allows files: %v, want %v", err, unix.EPERM)
+	}
+	if err := pass(); !errors.Is(err, unix.EPERM) {
+		t.Errorf("%v, want %v", err, unix.EPERM)
+	}
+}
