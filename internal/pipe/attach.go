@@ -57,9 +57,20 @@ type attachments struct {
 	ends    *tcpEnds // reads TCP sockets; loaded on first use
 	loads   attempt  // attempts to load it
 	waiting map[tcpEnd]*attachment
+	// taken are the ends whose proof is not over. A container cannot attach one twice, whether
+	// or not its other end has come: it does not learn of that here.
+	taken map[ownEnd]*attachment
 	// crossings that wait or are under way.
 	crossings map[*crossing]bool
 }
+
+// ownEnd is an end as a container names it: the sequence numbers can be forged.
+type ownEnd struct {
+	netns uint64 // cookie
+	tcp   tcpEnd
+}
+
+func (a *attachment) own() ownEnd { return ownEnd{a.owner.cookie, a.tcp} }
 
 // attach identifies a TCP socket of the process and registers it until its other end
 // attaches. It uses no os.File, which would set O_NONBLOCK on the process's socket.
@@ -128,24 +139,40 @@ func (s *session) ownSocket(fd int) (cookie uint64, err error) {
 // they can be forged. The lock is held.
 func (b *Broker) meet(a *attachment) error {
 	at := &b.attach
-	if at.waiting[a.tcp] != nil {
+	if at.taken[a.own()] != nil {
 		return fmt.Errorf("that end is attached already: %w", unix.EBUSY)
 	}
+	at.taken[a.own()] = a
 	client, server := a, at.waiting[a.tcp.asClient()]
 	if server == nil {
 		client, server = at.waiting[a.tcp.asServer()], a
 	}
 	if client == nil || server == nil || client.cookie == server.cookie {
-		at.waiting[a.tcp] = a
+		at.wait(a)
 		return nil
 	}
 	delete(at.waiting, client.tcp)
 	delete(at.waiting, server.tcp)
-	server.side = 1
+	client.side, server.side = 0, 1
 	c := &crossing{b: b, ends: [2]*attachment{client, server}}
 	client.crossing, server.crossing = c, c
 	c.await()
 	return nil
+}
+
+// wait has an end wait for its other one. Of two containers that name the same end, the
+// later one waits in vain; it does not learn of that.
+func (at *attachments) wait(a *attachment) {
+	if at.waiting[a.tcp] == nil {
+		at.waiting[a.tcp] = a
+	}
+}
+
+// release lets the container attach the end again.
+func (at *attachments) release(a *attachment) {
+	if at.taken[a.own()] == a {
+		delete(at.taken, a.own())
+	}
 }
 
 // loadAttaching loads the engine bpf and the program that reads TCP sockets on first use.
@@ -172,6 +199,7 @@ func (b *Broker) loadAttaching() (*tcpEnds, error) {
 // forget removes an attachment from the session. The lock is held.
 func (s *session) forget(a *attachment) {
 	delete(s.attachments, a.id)
+	s.b.attach.release(a)
 	s.b.ledger.Give(s.owner, quota.Files, filesOfHalf)
 }
 
@@ -182,7 +210,7 @@ func (s *session) drop(a *attachment) {
 		delete(s.b.attach.waiting, a.tcp)
 	}
 	if c := a.crossing; c != nil {
-		c.fail(fmt.Errorf("the other end has gone: %w", unix.ESTALE))
+		c.leave(a, fmt.Errorf("the other end has gone: %w", unix.ESTALE))
 		if s.b.connections[c.made] {
 			c.made.detach()
 		}
@@ -240,9 +268,11 @@ func (b *Broker) detachOf(cookie uint64) (_ *bpf.Program, was bool) {
 		}
 	}
 	for c := range b.attach.crossings {
-		if c.ends[0].cookie == cookie || c.ends[1].cookie == cookie {
-			c.fail(errDetached)
-			return b.program, true
+		for _, a := range c.ends {
+			if a.cookie == cookie {
+				c.leave(a, errDetached)
+				return b.program, true
+			}
 		}
 	}
 	return b.program, false
@@ -260,6 +290,7 @@ var (
 func (b *Broker) detachAll() {
 	for c := range b.attach.crossings {
 		if c.admitted { // else it has no tokens yet
+			c.changed = true
 			c.fail(errRulesChanged)
 		}
 	}

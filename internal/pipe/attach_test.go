@@ -70,20 +70,20 @@ func (c client) cross(id uint32, socket *os.File) *crossing {
 	return x
 }
 
-// announce says where the token will be; arrived, that the other one is there.
-func (x *crossing) announce(at uint64) answer { return x.with(opToken, at, x.socket) }
-func (x *crossing) arrived() answer           { return x.with(opArrived, 0, x.socket) }
+// announce says that the token will be sent; arrived, that the other one is there.
+func (x *crossing) announce() answer { return x.ask(message{op: opToken, id: x.id}) }
+func (x *crossing) arrived() answer  { return x.with(opArrived, 0, x.socket) }
 
 func (x *crossing) with(op uint32, size uint64, socket *os.File) answer {
 	x.t.Helper()
 	return x.sendWith(message{op: op, id: x.id, size: size}.packet(), unix.UnixRights(int(socket.Fd())))
 }
 
-// prove has the tokens of both ends cross, of sockets that have sent so much.
-func prove(t testing.TB, both [2]*crossing, sent [2]uint64) {
+// prove has the tokens of both ends cross.
+func prove(t testing.TB, both [2]*crossing) {
 	t.Helper()
-	for i, x := range both {
-		if a := x.announce(sent[i]); a.errno != 0 {
+	for _, x := range both {
+		if a := x.announce(); a.errno != 0 {
 			t.Fatalf("%+v", a)
 		}
 		if _, err := x.socket.Write(x.answer.secret[:]); err != nil {
@@ -92,7 +92,7 @@ func prove(t testing.TB, both [2]*crossing, sent [2]uint64) {
 	}
 	for _, x := range both {
 		eventually(t, "a token", func() bool { return x.arrived().errno == 0 })
-		if _, err := io.ReadFull(x.socket, make([]byte, 32)); err != nil {
+		if _, err := io.ReadFull(x.socket, make([]byte, tokenBytes)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -142,7 +142,7 @@ func TestAttachOnlyEnds(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 		}
-		prove(t, both, [2]uint64{})
+		prove(t, both)
 		for _, x := range both {
 			eventually(t, "an end's memory", func() bool {
 				got := x.ask(message{op: opProven, id: x.id})
@@ -177,7 +177,7 @@ func TestAttachOnlyEnds(t *testing.T) {
 	// The rules change: TCP takes over.
 	mine, theirs = a.attach(c1), other.attach(s1)
 	first = [2]*crossing{a.cross(mine.id, c1), other.cross(theirs.id, s1)}
-	prove(t, first, [2]uint64{32, 32})
+	prove(t, first)
 	eventually(t, "a connection", func() bool { return len(b.Status().Connections) == 1 })
 	b.Recheck()
 	eventually(t, "the end of all connections", func() bool { return len(b.Status().Connections) == 0 })

@@ -90,6 +90,7 @@ func (s *session) connect(r request) (answer reply, err error) {
 	}()
 	if !b.listens(client.peer.Port()) {
 		b.refuse("no such name")
+		b.tellAbsence(s.owner)
 		return answer, fmt.Errorf("no name listens on port %d: %w", client.peer.Port(), unix.ECONNREFUSED)
 	}
 	b.mu.Lock()
@@ -219,6 +220,14 @@ func (b *Broker) listens(port uint16) bool {
 		}
 	}
 	return false
+}
+
+// tellAbsence delays the answer that no name listens on a port, which is news of other
+// containers: a container gets few such answers in the time of a proof.
+func (b *Broker) tellAbsence(o quota.Owner) {
+	if b.absences.Enter(o, time.Now().Add(proofPatience)) {
+		time.AfterFunc(proofPatience, func() { b.absences.Leave(o) })
+	}
 }
 
 // allows applies pipe.allow: all addresses of the two TCP sockets, before and after

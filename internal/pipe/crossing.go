@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"bytes"
+	"crypto/rand"
 	"fmt"
 	"net/netip"
 	"time"
@@ -20,29 +21,33 @@ import (
 //     containers take turns; the others wait, and their bytes go by TCP meanwhile.
 //  2. Each end gets the mark of both tokens and the nonce of its own, and looks for the
 //     other end's token from then on (attached).
-//  3. An end says at which position of what it sends its token will be. The other end
-//     reads that in its notice. Then the token is sent, and TCP goes on (token).
-//  4. An end that finds the mark at that position asks the broker to look at its
-//     socket. The broker compares the token there, without receiving it (arrived).
+//  3. An end says that it sends its token. The other end reads that in its notice, and
+//     looks for the mark in all that it receives. Then the token is sent, and TCP goes
+//     on (token).
+//  4. An end that finds the mark asks the broker to look at its socket. The broker
+//     compares the token there, without receiving it (arrived).
 //  5. When both have arrived, in time and under unchanged rules, the broker makes the
 //     memory and the doorbells (establish), which the ends get (proven).
 //
-// Until 5, no byte of one end gets to the other one by the broker, but the position in
-// 3, which the broker has read from the kernel itself.
+// Until 5, the broker tells an end of the other one only that it has come, looks, sends,
+// and has gone: four bits, of crossings of which mostCrossings are under way at a time. One
+// that fails keeps its place among those until its deadline. So two ends that no network
+// joins do not learn a nonce by the broker within that time.
 type crossing struct {
 	b         *Broker
 	ends      [2]*attachment // the client's, the server's
-	mark      token
+	mark      [len(wireToken{}.Mark)]byte
 	exchange  exchange       // nonces; once it has begun
 	notices   [2]*noticeFile // what each end reads; nil before it has begun
 	looks     [2]bool        // each end looks for the other one's token
-	announced [2]bool        // the other end knows where this one's token is
+	announced [2]bool        // the other end knows that this one sends its token
 	arrived   [2]bool        // the token of this end has been seen at the other one
 	asked     [2]int         // how often this end had the broker look at its socket
 	proven    bool
 	admitted  bool        // it counts among those under way until it is over
 	late      *time.Timer // nil until it has begun
 	over      bool
+	changed   bool // rules have changed since it began
 	made      *connection
 }
 
@@ -92,7 +97,11 @@ func (c *crossing) begin() {
 		c.closeNotices()
 		return
 	}
-	c.mark, c.exchange = newToken(), newExchange(time.Now().Add(proofPatience))
+	_, _ = rand.Read(c.mark[:]) // does not fail
+	c.exchange = newExchange(time.Now().Add(proofPatience))
+	for i, n := range c.notices {
+		n.Nonce = c.exchange.tokens[i]
+	}
 	c.late = time.AfterFunc(proofPatience, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -142,7 +151,23 @@ func (c *crossing) fail(err error) {
 	c.finish()
 }
 
-// finish makes room for the next one. The lock is held.
+// leave takes an end out. The other end does not learn of that before the crossing is
+// admitted: it waits again. The lock is held.
+func (c *crossing) leave(a *attachment, err error) {
+	if c.over || c.admitted {
+		c.fail(err)
+		return
+	}
+	a.err = err
+	a.close()
+	c.finish()
+	other := c.ends[1-a.side]
+	other.crossing = nil
+	c.b.attach.wait(other)
+}
+
+// finish makes room for the next one, after a failure that the ends can bring about at the
+// deadline. The lock is held.
 func (c *crossing) finish() {
 	c.over = true
 	if c.late != nil {
@@ -150,8 +175,17 @@ func (c *crossing) finish() {
 		c.closeNotices()
 	}
 	delete(c.b.attach.crossings, c)
-	if c.admitted {
-		c.b.crossings.Leave(c.owner())
+	if !c.admitted {
+		return
+	}
+	for _, a := range c.ends {
+		c.b.attach.release(a)
+	}
+	leave := func() { c.b.crossings.Leave(c.owner()) }
+	if left := time.Until(c.exchange.deadline); c.made == nil && left > 0 && !c.changed {
+		time.AfterFunc(left, leave)
+	} else {
+		leave()
 	}
 }
 
@@ -189,7 +223,7 @@ func (s *session) attached(id uint32) (answer reply, err error) {
 	}
 	answer = reply{
 		ID: id, Engine: BPF, files: []int{c.notices[a.side].fd}, Generation: uint32(1 - a.side),
-		Peer: netip.AddrPortFrom(netip.AddrFrom16(c.mark), 0), Local: netip.AddrPortFrom(netip.AddrFrom16(c.exchange.tokens[a.side]), 0),
+		Peer: netip.AddrPortFrom(netip.AddrFrom16(c.mark), 0),
 	}
 	if err := keep(&answer, nil); err != nil {
 		return reply{}, err
@@ -198,6 +232,27 @@ func (s *session) attached(id uint32) (answer reply, err error) {
 	c.notices[1-a.side].Looks.Store(1)
 	c.ends[1-a.side].tell()
 	return answer, nil
+}
+
+// token tells the other end that this one sends its token.
+func (s *session) token(id uint32) error {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	a, c, err := s.begun(id)
+	switch {
+	case err != nil:
+		return err
+	case c.over:
+		return errLate
+	case !c.looks[1-a.side]:
+		return unix.EAGAIN
+	case c.announced[a.side]:
+		return unix.EALREADY
+	}
+	c.announced[a.side] = true
+	c.notices[a.side].Told.Store(1)
+	c.notices[1-a.side].Sends.Store(1)
+	return nil
 }
 
 // attachedSocket checks that a descriptor is the socket of one of the session's
@@ -222,45 +277,7 @@ func (s *session) attachedSocket(r request) (*attachment, *crossing, error) {
 	return a, c, nil
 }
 
-var (
-	errOtherSocket = fmt.Errorf("that is another socket than the one attached: %w", unix.EBADF)
-	errElsewhere   = fmt.Errorf("the socket has sent more or less than that: %w", unix.EINVAL)
-)
-
-// token tells the other end where this one's token will be: behind all bytes that the
-// kernel has got to send.
-func (s *session) token(r request) error {
-	a, c, err := s.attachedSocket(r)
-	if err != nil {
-		return err
-	}
-	var given uint64
-	if err := s.guard(time.Now().Add(callPatience), func() (err error) {
-		given, err = bytesGiven(r.file)
-		return err
-	}); err != nil {
-		return err
-	}
-	if a.side == 0 {
-		given-- // the SYN
-	}
-	if given != r.Size {
-		return errElsewhere
-	}
-	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
-	switch {
-	case c.over:
-		return errLate
-	case !c.looks[1-a.side]:
-		return unix.EAGAIN
-	case c.announced[a.side]:
-		return unix.EALREADY
-	}
-	c.announced[a.side] = true
-	c.notices[1-a.side].TokenAt.Store(r.Size + 1)
-	return nil
-}
+var errOtherSocket = fmt.Errorf("that is another socket than the one attached: %w", unix.EBADF)
 
 // mostAsked bounds how often an end may have the broker look at its socket, which takes
 // time. The bytes before a token may be as many as tokenReach.

@@ -1,14 +1,17 @@
 package pipe_test
 
 import (
+	"net"
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/internal/pipe"
 )
 
 // repaired is a TCP socket that says to be connected, though it has sent no packet.
@@ -67,8 +70,7 @@ func TestForgedConnection(t *testing.T) {
 	eventually(t, "a refusal", func() bool {
 		for _, x := range []*crossing{{client: a, id: mine.id, socket: client}, {client: other, id: theirs.id, socket: server}} {
 			x.answer = x.ask(message{op: opAttached, id: x.id})
-			x.announce(^uint64(0)) // of the client: no SYN was acknowledged
-			x.announce(0)
+			x.announce()
 			if x.answer.errno == 0 && !written[x.socket] {
 				_, _ = x.socket.Write(x.answer.secret[:])
 				written[x.socket] = true
@@ -98,6 +100,134 @@ func crossings(t *testing.T, socket string) (both [2]*crossing) {
 	return [2]*crossing{a.cross(mine.id, client), b.cross(theirs.id, server)}
 }
 
+// Before the proof, the broker tells an end four bits of its other end, and nothing else: what
+// that end has sent, or where its token is, is not among them.
+func TestNoticeTellsBits(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	both := crossings(t, socket)
+	if _, err := both[0].socket.Write(make([]byte, 12345)); err != nil {
+		t.Fatal(err)
+	}
+	if got := both[0].announce(); got.errno != 0 || got.size != 0 {
+		t.Fatalf("%+v", got)
+	}
+	notice, err := unix.Mmap(both[1].answer.files[0], 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Munmap(notice) }()
+	for i, b := range notice {
+		isBit, isNonce := i < noticeNonce && i%4 == 0, i >= noticeNonce && i < noticeNonce+tokenBytes-markBytes
+		if !isNonce && (b > 1 || b == 1 && !isBit) {
+			t.Errorf("byte %d of the notice is %d", i, b)
+		}
+	}
+	for range 3 {
+		if got := both[1].ask(message{op: opProven, id: both[1].id}); got.size != 0 || got.number != 0 || got.errno != unix.EAGAIN {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
+// acceptedPair returns the ends of a connection to a listener.
+func acceptedPair(t *testing.T, l net.Listener) (client, server *os.File) {
+	t.Helper()
+	c, err := net.Dial("tcp4", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for conn, to := range map[net.Conn]**os.File{c: &client, s: &server} {
+		if *to, err = conn.(*net.TCPConn).File(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { (*to).Close() })
+	}
+	return client, server
+}
+
+// An end does not learn whether its other end has come, gone, or attached the same end, before
+// their proof is among those under way.
+func TestWaitingEndLearnsNothing(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	// One container may have half of the proofs that others leave.
+	ns := nstest.New(t)
+	a, other := greetedIn(t, ns, socket), greetedIn(t, ns, socket)
+	var client, server *os.File
+	if err := netns.Do(ns, func() error {
+		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		for range 40 {
+			client, server = acceptedPair(t, l)
+			a.attach(client)
+			other.attach(server)
+		}
+		client, server = acceptedPair(t, l)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	mine, theirs := a.attach(client), other.attach(server)
+	if mine.errno != 0 || theirs.errno != 0 {
+		t.Fatalf("%+v, %+v", mine, theirs)
+	}
+	silent := func(what string) {
+		t.Helper()
+		if got := a.attach(client); got.errno != unix.EBUSY {
+			t.Errorf("attached twice %s: %+v", what, got)
+		}
+		if got := a.ask(message{op: opAttached, id: mine.id}); got.errno != unix.EAGAIN {
+			t.Errorf("%s: %+v", what, got)
+		}
+		p := []unix.PollFd{{Fd: int32(mine.files[0]), Events: unix.POLLIN}}
+		if n, err := unix.Poll(p, 10); n != 0 || err != nil {
+			t.Errorf("news %s: %+v, %v", what, p, err)
+		}
+	}
+	silent("after the other end has come")
+	other.must(message{op: opClose, id: theirs.id})
+	silent("after it has gone")
+	theirs = other.attach(server)
+	silent("after it has come again")
+	x := [2]*crossing{a.cross(mine.id, client), other.cross(theirs.id, server)}
+	prove(t, x)
+}
+
+// Answers that no name listens on a port are few in the time of a proof.
+func TestAbsencesAreFew(t *testing.T) {
+	t.Parallel()
+	_, socket := serve(t, nil)
+	c := greeted(t, socket)
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	connect := message{op: opConnect, engines: 1 << pipe.Unix, name: l.Addr().(*net.TCPAddr).AddrPort()}
+	told := 0
+	for begun := time.Now(); time.Since(begun) < time.Second; told++ {
+		if got := c.ask(connect); got.errno != unix.ECONNREFUSED {
+			t.Fatalf("%+v", got)
+		}
+	}
+	t.Logf("bound: %d answers that no name listens within a second", told)
+	if told > 64 {
+		t.Errorf("%d answers", told)
+	}
+}
+
 // What an end says of its token is checked.
 func TestTokenLies(t *testing.T) {
 	t.Parallel()
@@ -109,13 +239,11 @@ func TestTokenLies(t *testing.T) {
 		got  answer
 		want unix.Errno
 	}{
-		"a token where it is not":             {x.announce(1), unix.EINVAL},
-		"by a socket of another namespace":    {x.with(opToken, 0, others[0].socket), unix.EXDEV},
-		"by another socket":                   {x.with(opToken, 0, y.socket), unix.EBADF},
-		"by another's number":                 {(&crossing{client: x.client, id: others[0].id, socket: x.socket}).announce(0), unix.EBADF},
+		"by a socket of another namespace":    {x.with(opArrived, 0, others[0].socket), unix.EXDEV},
+		"by another socket":                   {x.with(opArrived, 0, y.socket), unix.EBADF},
+		"by another's number":                 {(&crossing{client: x.client, id: others[0].id, socket: x.socket}).announce(), unix.EBADF},
 		"an arrival out of reach":             {y.with(opArrived, 1<<30, y.socket), unix.EINVAL},
 		"an arrival when nothing has":         {y.arrived(), unix.EAGAIN},
-		"without a socket":                    {x.ask(message{op: opToken, id: x.id}), unix.EBADF},
 		"an arrival without a socket":         {x.ask(message{op: opArrived, id: x.id}), unix.EBADF},
 		"rings before the tokens are through": {x.ask(message{op: opProven, id: x.id}), unix.EAGAIN},
 	} {
@@ -123,10 +251,10 @@ func TestTokenLies(t *testing.T) {
 			t.Errorf("%s: %+v, want %v", what, it.got, it.want)
 		}
 	}
-	if got := x.announce(0); got.errno != 0 {
+	if got := x.announce(); got.errno != 0 {
 		t.Fatalf("%+v", got)
 	}
-	if got := x.announce(0); got.errno != unix.EALREADY {
+	if got := x.announce(); got.errno != unix.EALREADY {
 		t.Errorf("twice: %+v", got)
 	}
 	if _, err := x.socket.Write(others[0].answer.secret[:]); err != nil {
@@ -138,7 +266,7 @@ func TestTokenLies(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	}
-	prove(t, others, [2]uint64{})
+	prove(t, others)
 	eventually(t, "the others' connection", func() bool { return b.Status().Made == 1 })
 }
 
@@ -149,12 +277,12 @@ func TestOldToken(t *testing.T) {
 	b, socket := serve(t, nil)
 	both := crossings(t, socket)
 	b.Recheck()
-	eventually(t, "the end of the proof", func() bool { return both[0].announce(0).errno == unix.ESTALE })
+	eventually(t, "the end of the proof", func() bool { return both[0].announce().errno == unix.ESTALE })
 	for _, x := range both {
 		x.must(message{op: opClose, id: x.id})
 	}
 	next := again(both)
-	if got := next[0].announce(0); got.errno != 0 {
+	if got := next[0].announce(); got.errno != 0 {
 		t.Fatalf("%+v", got)
 	}
 	if _, err := next[0].socket.Write(both[0].answer.secret[:]); err != nil {
@@ -183,7 +311,7 @@ func TestTokenBytes(t *testing.T) {
 	needBPF(t)
 	b, socket := serve(t, nil)
 	both := crossings(t, socket)
-	prove(t, both, [2]uint64{})
+	prove(t, both)
 	eventually(t, "a connection", func() bool { return b.Status().Made == 1 })
 	used := both[0].answer.secret
 	b.Recheck()
@@ -191,12 +319,12 @@ func TestTokenBytes(t *testing.T) {
 
 	for what, wrong := range map[string]func(own, theirs []byte) []byte{
 		"a token that has proved a connection": func(_, _ []byte) []byte { return used[:] },
-		"another byte in it":                   func(own, _ []byte) []byte { return slices.Concat(own[:20], []byte{0}, own[20:31]) },
+		"another byte in it":                   func(own, _ []byte) []byte { return slices.Concat(own[:20], []byte{0}, own[20:tokenBytes-1]) },
 		"its mark, and a nonce of before":      func(own, _ []byte) []byte { return slices.Concat(own[:16], used[16:]) },
 		"the other end's":                      func(_, theirs []byte) []byte { return theirs },
 	} {
 		x := crossings(t, socket)
-		if got := x[0].announce(0); got.errno != 0 {
+		if got := x[0].announce(); got.errno != 0 {
 			t.Fatalf("%+v", got)
 		}
 		if _, err := x[0].socket.Write(wrong(x[0].answer.secret[:], x[1].answer.secret[:])); err != nil {
@@ -213,10 +341,10 @@ func TestTokenBytes(t *testing.T) {
 	next := again(both)
 	own := next[0].answer.secret
 	// It may come in pieces.
-	if got := next[0].announce(32); got.errno != 0 {
+	if got := next[0].announce(); got.errno != 0 {
 		t.Fatalf("%+v", got)
 	}
-	for _, piece := range [][]byte{own[:5], own[5:16], own[16:31]} {
+	for _, piece := range [][]byte{own[:5], own[5:16], own[16 : tokenBytes-1]} {
 		if _, err := next[0].socket.Write(piece); err != nil {
 			t.Fatal(err)
 		}
@@ -224,7 +352,7 @@ func TestTokenBytes(t *testing.T) {
 			t.Errorf("a part of a token: %+v", got)
 		}
 	}
-	if _, err := next[0].socket.Write(own[31:]); err != nil {
+	if _, err := next[0].socket.Write(own[tokenBytes-1:]); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the token", func() bool { return next[1].arrived().errno == 0 })

@@ -73,7 +73,7 @@ func TestFullDoorbells(t *testing.T) {
 		}
 		fill(t, mine.files[0], make([]byte, 4096))
 		theirs := other.attach(server)
-		prove(t, [2]*crossing{a.cross(mine.id, client), other.cross(theirs.id, server)}, [2]uint64{})
+		prove(t, [2]*crossing{a.cross(mine.id, client), other.cross(theirs.id, server)})
 		eventually(t, "a connection", func() bool {
 			answers(t, b)
 			return len(b.Status().Connections) == 1

@@ -55,7 +55,7 @@ type message struct {
 }
 
 // wireVersion of the protocol.
-const wireVersion = 7
+const wireVersion = 8
 
 type answer struct {
 	errno  unix.Errno
@@ -65,8 +65,8 @@ type answer struct {
 	files  []int
 	ended  bool // the broker has closed the session
 	engine uint32
-	number uint32   // of a generation or a region
-	secret [32]byte // of opAttached, the token
+	number uint32           // of a generation or a region
+	secret [tokenBytes]byte // of opAttached, the token
 }
 
 func dial(t testing.TB, socket string) client {
@@ -149,6 +149,7 @@ func (m message) tcp() (fd int, err error) {
 func (c client) send(packet []byte) answer { return c.sendWith(packet, nil) }
 
 func (c client) sendWith(packet, rights []byte) (a answer) {
+	c.t.Helper()
 	if _, _, err := c.conn.WriteMsgUnix(packet, rights, nil); err != nil {
 		return answer{ended: true}
 	}
@@ -168,8 +169,7 @@ func (c client) sendWith(packet, rights []byte) (a answer) {
 		engine: binary.NativeEndian.Uint32(buf[8:]), number: binary.NativeEndian.Uint32(buf[12:]),
 		port: binary.NativeEndian.Uint16(buf[34:]), size: binary.NativeEndian.Uint64(buf[40:]),
 	}
-	copy(a.secret[:16], buf[16:])
-	copy(a.secret[16:], buf[48:])
+	copy(a.secret[:markBytes], buf[16:])
 	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil {
 		c.t.Fatal(err)
@@ -186,6 +186,11 @@ func (c client) sendWith(packet, rights []byte) (a answer) {
 			unix.Close(fd)
 		}
 	})
+	if len(packet) > 0 && packet[0] == opAttached && len(a.files) == 1 {
+		if _, err := unix.Pread(a.files[0], a.secret[markBytes:], noticeNonce); err != nil {
+			c.t.Fatal(err)
+		}
+	}
 	return a
 }
 

@@ -16,6 +16,7 @@ const (
 	mostCalls     = 512  // concurrent calls on processes' sockets, each of which may hang
 	mostProofs    = 8192 // concurrent proofs after a change of rules
 	mostCrossings = 64   // concurrent proofs under "scon run", in the background of other work
+	mostAbsences  = 64   // answers within proofPatience that no name listens on a port
 )
 
 // Files that the broker opens.

@@ -77,6 +77,7 @@ type Broker struct {
 	calls     *quota.Gate // calls on sockets that processes share
 	checks    *quota.Gate // proofs after changes of rules
 	crossings *quota.Gate // proofs under "scon run"
+	absences  *quota.Gate // recent answers of tellAbsence
 
 	mu          sync.Mutex // guards the fields below and everything reachable from them
 	listener    *containersSocket
@@ -115,7 +116,7 @@ func New(o Options) (*Broker, error) {
 		opts: o, log: o.Logger, listener: l,
 		sessions: make(map[*session]bool), names: make(map[*name]bool), connections: make(map[*connection]bool),
 		rejecting: make(chan struct{}, mostRejecting),
-		ledger:    ledger, calls: quota.NewGate(mostCalls), checks: quota.NewGate(mostProofs), crossings: quota.NewGate(mostCrossings),
+		ledger:    ledger, calls: quota.NewGate(mostCalls), checks: quota.NewGate(mostProofs), crossings: quota.NewGate(mostCrossings), absences: quota.NewGate(mostAbsences),
 		changed: make(chan time.Time, 1), pulse: service.NewPulse(),
 		counts: Counts{Refused: make(map[string]uint64)},
 	}
@@ -126,6 +127,7 @@ func New(o Options) (*Broker, error) {
 	b.proofs.init()
 	b.distances.init()
 	b.attach.waiting, b.attach.crossings = make(map[tcpEnd]*attachment), make(map[*crossing]bool)
+	b.attach.taken = make(map[ownEnd]*attachment)
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	b.running.Go(func() { b.serve(l) })
 	b.running.Go(b.keepName)

@@ -28,8 +28,10 @@ import (
 //
 // Rules, addresses and claims of a process are not evidence.
 
-// token is a nonce that crosses a connection.
-type token [16]byte
+// token is a nonce that crosses a connection. It is long: two containers that cooperate can
+// make a few bits pass by what the broker tells each of them while it is on its way
+// (docs/pipe.md), but not as many.
+type token [len(wireToken{}.Nonce)]byte
 
 // exchange has the tokens of a proof: the client's socket sends the first one, the server's the
 // second one. Both must arrive before the deadline.

@@ -369,7 +369,7 @@ func TestLeastRights(t *testing.T) {
 		if mine.errno != 0 || theirs.errno != 0 {
 			t.Errorf("%+v, %+v", mine, theirs)
 		}
-		prove(t, [2]*crossing{a.cross(mine.id, client), other.cross(theirs.id, server)}, [2]uint64{})
+		prove(t, [2]*crossing{a.cross(mine.id, client), other.cross(theirs.id, server)})
 		eventually(t, "a ring", func() bool { return a.ask(message{op: opProven, id: mine.id}).errno == 0 })
 	}
 }

@@ -343,7 +343,7 @@ func (s *session) do(r request) reply {
 	case opAttached:
 		answer, err = s.attached(r.ID)
 	case opToken:
-		err = s.token(r)
+		err = s.token(r.ID)
 	case opArrived:
 		err = s.arrived(r)
 	case opProven:

@@ -310,26 +310,3 @@ func (t *tcpSocket) close() {
 func (t *tcpSocket) stopListening() {
 	_ = t.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
 }
-
-// bytesGiven is how many bytes a TCP socket was given to send, of one that has
-// connected with its SYN. It fails if the process sends meanwhile.
-func bytesGiven(fd int) (uint64, error) {
-	for range readings {
-		before, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-		if err != nil {
-			return 0, fmt.Errorf("read a TCP socket's counters: %w", err)
-		}
-		queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
-		if err != nil {
-			return 0, fmt.Errorf("read a TCP socket's counters: %w", err)
-		}
-		after, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-		if err != nil {
-			return 0, fmt.Errorf("read a TCP socket's counters: %w", err)
-		}
-		if before.Bytes_acked == after.Bytes_acked {
-			return after.Bytes_acked + uint64(queued), nil
-		}
-	}
-	return 0, fmt.Errorf("a TCP socket's counters do not settle: %w", unix.EAGAIN)
-}

@@ -7,15 +7,18 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
+// Of libsconpipe/src/wire.h.
 const (
-	markBytes  = 16
-	tokenBytes = 32
+	markBytes   = 16
+	tokenBytes  = markBytes + 1024
+	noticeNonce = 16 // offset in the notice
 )
 
 // tail makes of a script what follows in a stream where a token was announced: the token,
@@ -24,7 +27,7 @@ func tail(script, token []byte) (b []byte) {
 	if len(script) < 2 {
 		return nil
 	}
-	how, at := script[0]%4, int(script[1])%tokenBytes
+	how, at := script[0]%4, int(script[1])%(2*markBytes)
 	switch how {
 	case 0:
 		b = append(b, token...)
@@ -92,7 +95,7 @@ func FuzzToken(f *testing.F) {
 			t.Fatal(err)
 		}
 		want := uint32(h.sent) // each byte was 1
-		for _, c := range rest[removed(rest, x.answer.secret[:]):] {
+		for _, c := range without(rest, x.answer.secret[:markBytes]) {
 			want += uint32(c)
 		}
 		if got := h.lastSum(x); got != want {
@@ -102,16 +105,17 @@ func FuzzToken(f *testing.F) {
 	})
 }
 
-// removed returns how many bytes of the rest of a stream are the announced token: a mark, or
-// its beginning if the stream ends there, and what follows of the nonce.
-func removed(rest, token []byte) int {
-	if !bytes.HasPrefix(rest, token[:min(len(rest), markBytes)]) {
-		return 0
+// without returns a stream without the first token in it: a mark, and what follows of the
+// nonce.
+func without(stream, mark []byte) []byte {
+	at := bytes.Index(stream, mark)
+	if at < 0 {
+		return stream
 	}
-	return min(len(rest), tokenBytes)
+	return slices.Concat(stream[:at], stream[min(at+tokenBytes, len(stream)):])
 }
 
-// announceToken says that the token is next in the stream to the victim.
+// announceToken says that the token comes in the stream to the victim.
 func (h *hostileEnd) announceToken(own *os.File) *crossing {
 	h.t.Helper()
 	mine := h.attach(own)
@@ -126,7 +130,7 @@ func (h *hostileEnd) announceToken(own *os.File) *crossing {
 	})
 	eventually(h.t, "its look for the token", func() bool {
 		h.sendByTCP()
-		return x.announce(h.sent).errno == 0
+		return x.announce().errno == 0
 	})
 	return x
 }
@@ -141,14 +145,7 @@ func (h *hostileEnd) lastSum(x *crossing) uint32 {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	notice, err := unix.Mmap(x.answer.files[0], 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	defer func() { _ = unix.Munmap(notice) }()
-	if at := load(notice, 0); at > 0 && at-1 <= uint64(len(all)) { // announced
-		all = append(all[:at-1:at-1], all[min(int(at)-1+tokenBytes, len(all)):]...)
-	}
+	all = without(all, x.answer.secret[:markBytes])
 	if len(all) < 4 || len(all)%4 != 0 {
 		h.t.Fatalf("an answer of %d bytes", len(all))
 	}
@@ -174,7 +171,7 @@ func FuzzTokenCheck(f *testing.F) {
 		both := crossingsAt(t, listener, ends)
 		made := b.Status().Made
 		for _, x := range both {
-			if got := x.announce(0); got.errno != 0 {
+			if got := x.announce(); got.errno != 0 {
 				t.Fatalf("%+v", got)
 			}
 		}
@@ -224,21 +221,8 @@ func FuzzTokenCheck(f *testing.F) {
 // crossingsAt are the two ends of a proof that has begun, on a TCP connection to a listener.
 func crossingsAt(t *testing.T, listener net.Listener, ends [2]client) (both [2]*crossing) {
 	t.Helper()
-	c, err := net.Dial("tcp4", listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	s, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	for i, conn := range []net.Conn{c, s} {
-		socket, err := conn.(*net.TCPConn).File()
-		if err != nil {
-			t.Fatal(err)
-		}
+	dialed, accepted := acceptedPair(t, listener)
+	for i, socket := range []*os.File{dialed, accepted} {
 		both[i] = &crossing{client: client{t, ends[i].conn}, socket: socket}
 		both[i].id = both[i].attach(socket).id
 	}

@@ -4,7 +4,7 @@ package pipe
 
 import "sync/atomic"
 
-const wireVersion = 7
+const wireVersion = 8
 
 const tokenReach = 1048576
 
@@ -44,8 +44,8 @@ const (
 	// or OP_PROVEN may have an answer, and EOF when the attempt has ended.
 	opAttach = 12
 	// id. From now on this end looks for the other end's token. Reply: peer: the
-	// mark; local: the nonce to send; generation: 1 for the end that connected; file:
-	// memory with a wire_notice. EAGAIN until the other end has attached.
+	// mark; generation: 1 for the end that connected; file: memory with a
+	// wire_notice. EAGAIN until the other end has attached.
 	opAttached = 13
 	// file: a TCP socket that is attached. Both ends return to TCP. After the reply
 	// no more bytes are sent by the rings.
@@ -55,8 +55,7 @@ const (
 	opLend = 15
 	// id, arg: number of a buffer to unregister.
 	opTakeBack = 16
-	// id, size; file: the TCP socket. This end will send its token at position size
-	// of its stream, as its next bytes. EAGAIN until the other end looks for it.
+	// id. This end sends its token next. EAGAIN until the other end looks for it.
 	opToken = 17
 	// id, size; file: the TCP socket. The other end's token has arrived there, after
 	// size unread bytes, at most TOKEN_REACH.
@@ -94,12 +93,14 @@ type wireReply struct {
 // connection. Both ends know the mark; only the sending end knows the nonce.
 type wireToken struct {
 	Mark  [16]uint8
-	Nonce [16]uint8
+	Nonce [1024]uint8
 }
 
 // What the broker reports to an end during the proof, in memory that only it writes.
 type wireNotice struct {
-	TokenAt atomic.Uint64 // 1 + the position of the other end's token, or 0
-	Looks   atomic.Uint32 // the other end looks for this one's token
-	Proven  atomic.Uint32 // OP_PROVEN has an answer
+	Looks  atomic.Uint32 // the other end looks for this one's token
+	Sends  atomic.Uint32 // the other end sends its token, or has sent it
+	Told   atomic.Uint32 // the other end knows that this one does
+	Proven atomic.Uint32 // OP_PROVEN has an answer
+	Nonce  [1024]uint8   // to send
 }

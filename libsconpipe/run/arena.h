@@ -59,7 +59,8 @@ struct shared {
 	uint32_t rung_read; /* the peer's read_wait that was last signaled */
 	_Atomic uint32_t full_count; /* how often the ring was found full */
 	struct wire_token token; /* of this end */
-	bool announced; /* its position was announced, or it is not sent */
+	atomic_bool announced; /* the peer was told of it, or it is not sent */
+	atomic_bool sent_token;
 	atomic_size_t token_left; /* its unsent bytes, which precede all others */
 	_Atomic uint64_t token_end; /* its end, as tcp_sent counts; 0: the peer has it,
 				     * or none was sent */
@@ -77,9 +78,10 @@ struct shared {
 	bool tcp_known; /* the ring's prefix was read: tcp_left is valid */
 	uint64_t tcp_left; /* bytes to come by TCP before the ring's */
 	uint64_t tcp_read; /* bytes read from TCP before the ring's */
-	uint64_t token_at; /* as the notice says, once the rings are there */
+	atomic_bool sought; /* the peer sends its token, or has sent it */
+	_Atomic uint64_t token_at; /* 1 + the position of the peer's token, once it was found */
 	bool token_reported; /* the peer's token was reported to the broker */
-	bool token_done; /* it was removed from the stream, or is not in it */
+	atomic_bool token_done; /* it was removed from the stream, or is not in it */
 	atomic_bool tcp_reported; /* epoll has reported bytes of the socket */
 	atomic_bool end_known; /* the end of the stream, or its error, was met */
 

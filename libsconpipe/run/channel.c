@@ -144,7 +144,7 @@ static void begin_proof(struct channel *ch, uint32_t id, uint32_t serial,
 	s->serial = serial;
 	s->client = a->generation;
 	memcpy(s->token.mark, a->peer, sizeof(a->peer));
-	memcpy(s->token.nonce, a->local, sizeof(a->local));
+	memcpy(s->token.nonce, ch->notice->nonce, sizeof(s->token.nonce));
 	s->bell = socket_inode(ch->c.fd);
 	s->tcp_read = received;
 	s->stage = PROVING;
@@ -200,7 +200,8 @@ static void forget_rings(struct channel *ch)
 	}
 	ch->c.head = 0;
 	s->rung_read = s->rung_write = 0;
-	s->announced = s->token_reported = s->token_done = false;
+	s->announced = s->sent_token = s->sought = false;
+	s->token_reported = s->token_done = false;
 	s->pos = s->ring_start = s->tcp_left = s->token_at = 0;
 	s->tcp_known = s->growing = s->fixed = false;
 	s->generation = s->mapped = s->fulls = 0;

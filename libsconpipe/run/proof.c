@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "pace.h"
@@ -10,37 +11,43 @@
 #include "real.h"
 #include "socket.h"
 
+/* A peek that needs no memory of its own but the stack's. */
+#define STACK_PEEK 4096
+
+/* seeks says whether the peer sends a token that was not found yet. */
+static bool seeks(struct channel *ch)
+{
+	struct shared *s = ch->s;
+
+	if (!s->sought && ch->notice && /* another image has no notice */
+	    atomic_load_explicit(&ch->notice->sends, memory_order_acquire))
+		s->sought = true;
+	return s->sought && !s->token_at && !s->token_done;
+}
+
 /* position returns where the peer's token is, or UINT64_MAX. */
 static uint64_t position(struct channel *ch)
 {
 	struct shared *s = ch->s;
-	uint64_t at = s->token_at;
 
-	if (!at && ch->notice)
-		at = atomic_load_explicit(&ch->notice->token_at, memory_order_acquire);
-	return s->token_done ? UINT64_MAX : at - 1;
+	return s->token_done ? UINT64_MAX : s->token_at - 1;
 }
 
-size_t proof_cut(struct channel *ch, size_t n)
+/* find_mark returns where the mark is in bytes of the stream, or where its beginning is at
+ * their end; n if nowhere. */
+static size_t find_mark(struct channel *ch, const char *bytes, size_t n)
 {
-	struct shared *s = ch->s;
-	uint64_t at = position(ch);
+	const uint8_t *mark = ch->s->token.mark;
+	const char *found = memmem(bytes, n, mark, sizeof(ch->s->token.mark));
+	size_t part = sizeof(ch->s->token.mark) - 1;
 
-	if (at < s->tcp_read) { /* an impossible position */
-		s->token_done = true;
-		return n;
-	}
-	return at - s->tcp_read < n ? at - s->tcp_read : n;
-}
-
-bool proof_pending(struct channel *ch)
-{
-	return position(ch) != UINT64_MAX;
-}
-
-bool proof_clear(struct channel *ch)
-{
-	return ch->s->token_done || (ch->s->bell_closed && !proof_pending(ch));
+	if (found)
+		return found - bytes;
+	if (part > n)
+		part = n;
+	while (part && memcmp(bytes + n - part, mark, part))
+		part--;
+	return n - part;
 }
 
 /* ended says whether the stream ends after the received bytes. */
@@ -51,22 +58,82 @@ static bool ended(int fd)
 	return real()->poll(&p, 1, 0) > 0;
 }
 
+/* seek looks for the mark in the next n bytes, at most TOKEN_REACH, and in those that
+ * complete it. It returns how many of the n bytes surely precede the token. What may be
+ * the beginning of the mark is the program's if the stream ends there. */
+static size_t seek(struct channel *ch, int fd, size_t n)
+{
+	size_t mark = sizeof(ch->s->token.mark), most, at;
+	char small[STACK_PEEK], *buf = small;
+	/* Asked first: bytes and the end may arrive after a short peek. */
+	bool is_whole = ended(fd);
+	ssize_t got;
+
+	if (n > TOKEN_REACH)
+		n = TOKEN_REACH;
+	most = n + mark - 1;
+	if (most > sizeof(small))
+		buf = mmap(NULL, most, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (buf == MAP_FAILED) {
+		buf = small;
+		most = sizeof(small);
+		n = most - mark + 1;
+	}
+	got = real()->recv(fd, buf, most, MSG_PEEK | MSG_DONTWAIT);
+	if (got < 0)
+		channel_fail(ch, -errno);
+	if (got > 0) {
+		at = find_mark(ch, buf, got);
+		if ((size_t)got - at >= mark)
+			ch->s->token_at = ch->s->tcp_read + at + 1;
+		else if (is_whole && (size_t)got < most)
+			at = n;
+		if (at < (size_t)got && at < n)
+			n = at;
+	}
+	if (buf != small)
+		munmap(buf, most);
+	return n;
+}
+
+size_t proof_cut(struct channel *ch, int fd, size_t n)
+{
+	struct shared *s = ch->s;
+	uint64_t at;
+
+	if (seeks(ch))
+		return seek(ch, fd, n);
+	at = position(ch);
+	return at - s->tcp_read < n ? at - s->tcp_read : n;
+}
+
+bool proof_pending(struct channel *ch)
+{
+	return seeks(ch) || position(ch) != UINT64_MAX;
+}
+
+bool proof_clear(struct channel *ch)
+{
+	return ch->s->token_done || (ch->s->bell_closed && !proof_pending(ch));
+}
+
 /* report asks the broker to check the token if it has arrived, maybe behind bytes that
  * the program has not read. */
 static void report(struct channel *ch, int fd)
 {
 	struct wire_request q = { .op = OP_ARRIVED, .id = ch->s->id };
 	struct shared *s = ch->s;
-	uint64_t at = position(ch);
 	struct wire_reply ignored;
 	int queued = 0;
 
 	if (s->token_reported || s->stage != PROVING || s->owner != getpid() ||
-	    s->rx_path != PATH_TCP || at == UINT64_MAX || at < s->tcp_read)
+	    s->rx_path != PATH_TCP || real()->ioctl(fd, FIONREAD, &queued) < 0 ||
+	    queued < (int)sizeof(s->token))
 		return;
-	q.size = at - s->tcp_read;
-	if (q.size > TOKEN_REACH || real()->ioctl(fd, FIONREAD, &queued) < 0 ||
-	    queued < (int)(q.size + sizeof(s->token)))
+	q.size = proof_cut(ch, fd, queued);
+	if (position(ch) != s->tcp_read + q.size || q.size > TOKEN_REACH ||
+	    (size_t)queued < q.size + sizeof(s->token))
 		return;
 	s->token_reported = true;
 	pace_call(&s->serial, &q, fd, &ignored, NULL, NULL);
@@ -85,10 +152,9 @@ int proof_take(struct channel *ch, int fd)
 		return -errno;
 	if ((size_t)n < marked)
 		marked = n;
-	if (memcmp(token.mark, s->token.mark, marked)) {
-		s->token_done = true; /* it was not sent */
-		return 0;
-	}
+	if (memcmp(token.mark, s->token.mark, marked) ||
+	    (is_whole && marked < sizeof(token.mark)))
+		return 0; /* that was no beginning of the mark */
 	if (n < (ssize_t)sizeof(token) && !is_whole)
 		return -EAGAIN;
 	report(ch, fd);
@@ -118,31 +184,39 @@ int proof_flush(struct channel *ch, int fd, int flags)
 	return 0;
 }
 
-/* announce sends the own token. With tx_lock held. If the broker does not answer, it may
- * have announced the token to the peer, which then finds no mark. */
+/* send_token sends the own token. With tx_lock held. */
+static void send_token(struct channel *ch, int fd)
+{
+	struct shared *s = ch->s;
+	uint64_t given, acked;
+
+	s->announced = s->sent_token = true;
+	if (s->shut || tcp_sent(fd, &given, &acked))
+		return;
+	s->token_left = sizeof(s->token);
+	s->token_end = given + sizeof(s->token);
+	channel_fail(ch, proof_flush(ch, fd, MSG_DONTWAIT));
+}
+
+/* announce says that the own token is next, and sends it. With tx_lock held. */
 static void announce(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;
 	struct wire_request q = { .op = OP_TOKEN, .id = s->id };
 	struct pollfd p = { .fd = fd, .events = POLLOUT };
 	struct wire_reply ignored;
-	uint64_t acked;
 	int err;
 
 	if (s->announced || s->tx_path != PATH_TCP || s->shut ||
-	    real()->poll(&p, 1, 0) <= 0 || !(p.revents & POLLOUT) ||
-	    tcp_sent(fd, &q.size, &acked))
+	    real()->poll(&p, 1, 0) <= 0 || !(p.revents & POLLOUT))
 		return;
-	q.size -= s->client;
-	err = pace_call(&s->serial, &q, fd, &ignored, NULL, NULL);
-	if (err == -EAGAIN)
-		return;
-	s->announced = true;
-	if (err)
-		return;
-	s->token_left = sizeof(s->token);
-	s->token_end = q.size + s->client + sizeof(s->token);
-	channel_fail(ch, proof_flush(ch, fd, MSG_DONTWAIT));
+	err = pace_call(&s->serial, &q, -1, &ignored, NULL, NULL);
+	/* A broker that has not answered may still tell the peer, which then looks for the
+	 * token: see proof_step. */
+	if (!err)
+		send_token(ch, fd);
+	else if (err != -EAGAIN)
+		s->announced = true;
 }
 
 void proof_push(struct channel *ch, int fd)
@@ -176,7 +250,6 @@ static void fetch_rings(struct channel *ch)
 	if (s->stage == PROVING) {
 		err = pace_call(&s->serial, &q, -1, &a, files, &count);
 		if (!err) {
-			s->token_at = position(ch) + 1;
 			err = channel_set_rings(ch, &a, files, count);
 		}
 		s->since_ns = now_ns();
@@ -186,17 +259,29 @@ static void fetch_rings(struct channel *ch)
 	pthread_mutex_unlock(&s->rx_lock);
 }
 
-bool proof_next(struct channel *ch)
+bool proof_next(struct channel *ch, int fd)
 {
-	return ch->s->rx_path == PATH_TCP && position(ch) == ch->s->tcp_read;
+	struct shared *s = ch->s;
+	char next[sizeof(s->token.mark)];
+	ssize_t n;
+
+	if (s->rx_path != PATH_TCP)
+		return false;
+	if (!seeks(ch))
+		return position(ch) == s->tcp_read;
+	n = real()->recv(fd, next, sizeof(next), MSG_PEEK | MSG_DONTWAIT);
+	if (n < 0)
+		channel_fail(ch, -errno);
+	return n <= 0 || !memcmp(next, s->token.mark, n);
 }
 
 bool proof_settle(struct channel *ch, int fd)
 {
-	int err = proof_next(ch) ? proof_take(ch, fd) : -EAGAIN;
+	uint64_t before = ch->s->tcp_read;
+	int err = proof_next(ch, fd) ? proof_take(ch, fd) : -EAGAIN;
 
 	channel_fail(ch, err);
-	return !err;
+	return ch->s->tcp_read != before;
 }
 
 void proof_stop(struct channel *ch)
@@ -209,9 +294,7 @@ void proof_stop(struct channel *ch)
 		session_call(&s->serial, &q, &a, NULL, NULL);
 		s->stage = REFUSED;
 	}
-	if (!s->token_at && ch->notice) /* another image has no notice */
-		s->token_at =
-			atomic_load_explicit(&ch->notice->token_at, memory_order_acquire);
+	seeks(ch); /* another image has no notice */
 }
 
 void proof_await(struct channel *ch, int fd, int64_t until_ns)
@@ -220,7 +303,7 @@ void proof_await(struct channel *ch, int fd, int64_t until_ns)
 	int err = 0;
 
 	shared_lock(s, &s->rx_lock);
-	while (proof_next(ch) && (err = proof_take(ch, fd)) == -EAGAIN &&
+	while (proof_next(ch, fd) && (err = proof_take(ch, fd)) == -EAGAIN &&
 	       now_ns() < until_ns) {
 		struct pollfd p = { .fd = fd, .events = POLLIN };
 
@@ -230,6 +313,20 @@ void proof_await(struct channel *ch, int fd, int64_t until_ns)
 	pthread_mutex_unlock(&s->rx_lock);
 }
 
+/* told_late says whether the broker has told the peer of a token that was not sent. */
+static bool told_late(struct channel *ch)
+{
+	struct shared *s = ch->s;
+
+	return s->announced && !s->sent_token && ch->notice && ch->notice->told &&
+	       s->tx_path == PATH_TCP;
+}
+
+bool proof_due(struct channel *ch)
+{
+	return ch->s->stage == PROVING || proof_pending(ch) || told_late(ch);
+}
+
 bool proof_step(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;
@@ -237,16 +334,20 @@ bool proof_step(struct channel *ch, int fd)
 	int err = errno;
 
 	/* A program may never receive. */
-	if (s->token_reported && proof_next(ch) && shared_try_lock(s, &s->rx_lock)) {
+	if (s->token_reported && !s->token_done && shared_try_lock(s, &s->rx_lock)) {
 		proof_settle(ch, fd);
 		pthread_mutex_unlock(&s->rx_lock);
+	}
+	if (told_late(ch) && shared_try_lock(s, &s->tx_lock)) {
+		send_token(ch, fd);
+		pthread_mutex_unlock(&s->tx_lock);
 	}
 	if (s->stage != PROVING || s->owner != getpid()) {
 		errno = err;
 		return false;
 	}
 	bell_drain(ch, -1);
-	if (!s->token_reported && position(ch) != UINT64_MAX &&
+	if (!s->token_reported && proof_pending(ch) &&
 	    shared_try_lock(s, &s->rx_lock)) {
 		report(ch, fd);
 		pthread_mutex_unlock(&s->rx_lock);

@@ -3,13 +3,13 @@
  * The proof that precedes a connection's rings: a token of each end crosses its TCP
  * (docs/run.md).
  *
- * 1. An end that has a channel looks for the peer's token: its receives end at the
- *    position of the token in the broker's notice.
- * 2. An end whose peer looks announces the position of its own token to the broker, and
- *    sends the token by TCP there. The program's next bytes follow by TCP.
- * 3. When the token is next in the stream, it is removed. The mark distinguishes it from
- *    bytes of the program, even if the broker is wrong. Before, the broker reads it from
- *    the socket.
+ * 1. An end that has a channel looks for the peer's token: once the notice says that the
+ *    peer sends it, its receives end before the mark, or what may be its beginning.
+ * 2. An end whose peer looks has the broker tell the peer, and sends the token by TCP. The
+ *    program's next bytes follow by TCP.
+ * 3. When the token is next in the stream, it is removed. Before, the broker reads it from
+ *    the socket. The position is no news of the broker: it would be a way past the
+ *    network.
  * 4. When the notice says that both tokens have arrived, the end gets doorbell, page and
  *    ring.
  */
@@ -28,21 +28,19 @@ void proof_stop(struct channel *ch);
  * the channel has just got its rings. */
 bool proof_step(struct channel *ch, int fd);
 /* proof_due says whether proof_step may have to do something. */
-static inline bool proof_due(struct channel *ch)
-{
-	return ch->s->stage == PROVING || (ch->s->token_at && !ch->s->token_done);
-}
+bool proof_due(struct channel *ch);
 
 /* With rx_lock held: */
-/* proof_cut is how many of the n bytes to receive next are before the peer's token. */
-size_t proof_cut(struct channel *ch, size_t n);
+/* proof_cut is how many of the n bytes to receive next are before the peer's token, or what
+ * may be its beginning. */
+size_t proof_cut(struct channel *ch, int fd, size_t n);
 /* proof_take removes the peer's token, which is next in the stream. It returns 0, or
  * -EAGAIN if a part has not arrived. */
 int proof_take(struct channel *ch, int fd);
-/* proof_settle does so if the token is next, and returns whether it was. */
+/* proof_settle does so if the token is next, and returns whether it has. */
 bool proof_settle(struct channel *ch, int fd);
-/* proof_next says whether an announced token is next. */
-bool proof_next(struct channel *ch);
+/* proof_next says whether an announced token is next, as far as bytes have arrived. */
+bool proof_next(struct channel *ch, int fd);
 /* proof_pending says whether a token was announced and not removed; proof_clear, whether
  * none is in the stream and none will be. */
 bool proof_pending(struct channel *ch);

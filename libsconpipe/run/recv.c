@@ -45,17 +45,16 @@ static size_t slice(const struct want *w, size_t at, size_t n, struct iovec *out
 #define TAKEN (-ERESTART)
 
 /* tcp_rest returns how many of the program's bytes come by TCP before the ring's. */
-static size_t tcp_rest(struct channel *ch)
+static size_t tcp_rest(struct channel *ch, int fd)
 {
 	size_t rest = ch->s->tcp_left;
 
-	return proof_cut(ch, rest) < rest ? rest - sizeof(ch->s->token) : rest;
+	return proof_cut(ch, fd, rest) < rest ? rest - sizeof(ch->s->token) : rest;
 }
 
 /* peek_over peeks at the bytes on both sides of a token that follows the next cut ones.
  */
-static ssize_t peek_over(struct channel *ch, int fd, const struct want *w, size_t at,
-			 size_t cut, size_t want)
+static ssize_t peek_over(int fd, const struct want *w, size_t at, size_t cut, size_t want)
 {
 	struct iovec iov[2 * w->count + 1];
 	struct msghdr msg = { .msg_iov = iov };
@@ -68,10 +67,6 @@ static ssize_t peek_over(struct channel *ch, int fd, const struct want *w, size_
 	n = real()->recvmsg(fd, &msg, MSG_PEEK | MSG_DONTWAIT);
 	if (n < (ssize_t)(cut + sizeof(token)))
 		return cut;
-	if (memcmp(token.mark, ch->s->token.mark, sizeof(token.mark))) {
-		ch->s->token_done = true; /* it was not sent */
-		return cut;
-	}
 	return n - sizeof(token);
 }
 
@@ -85,13 +80,13 @@ static ssize_t peek_on(struct channel *ch, int fd, const struct want *w, size_t 
 
 	if (n <= 0 || w->flags & MSG_TRUNC)
 		return n;
-	if (s->tcp_known && want > tcp_rest(ch))
-		want = tcp_rest(ch);
-	if ((size_t)n < want && proof_cut(ch, want) == (size_t)n)
-		n = peek_over(ch, fd, w, at, n, want);
-	if (inbox_begin(ch) || !s->tcp_known || (size_t)n < tcp_rest(ch))
+	if (s->tcp_known && want > tcp_rest(ch, fd))
+		want = tcp_rest(ch, fd);
+	if ((size_t)n < want && proof_cut(ch, fd, want) == (size_t)n)
+		n = peek_over(fd, w, at, n, want);
+	if (inbox_begin(ch) || !s->tcp_known || (size_t)n < tcp_rest(ch, fd))
 		return n;
-	n = tcp_rest(ch);
+	n = tcp_rest(ch, fd);
 	more = inbox_avail(ch);
 	if (more <= 0)
 		return n;
@@ -115,7 +110,7 @@ static ssize_t read_tcp(struct channel *ch, int fd, const struct want *w, size_t
 	if (counted) {
 		if (want > s->tcp_left)
 			want = s->tcp_left;
-		want = proof_cut(ch, want);
+		want = proof_cut(ch, fd, want);
 		if (!want) {
 			err = proof_take(ch, fd);
 			return err ? err : TAKEN;
@@ -140,7 +135,7 @@ static ssize_t read_tcp(struct channel *ch, int fd, const struct want *w, size_t
 		if (s->tcp_known && (size_t)n > s->tcp_left)
 			n = s->tcp_left;
 		if (n > 0) {
-			n = proof_cut(ch, n);
+			n = proof_cut(ch, fd, n);
 			if (!n) {
 				err = proof_take(ch, fd);
 				return err ? err : TAKEN;
@@ -287,10 +282,10 @@ static bool peek_ends(struct channel *ch, int fd, size_t got, bool copies)
 	struct shared *s = ch->s;
 	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
 	bool tcp = s->rx_path == PATH_TCP;
-	size_t before = tcp ? tcp_rest(ch) : 0;
+	size_t before = tcp ? tcp_rest(ch, fd) : 0;
 
 	if (tcp && !copies &&
-	    (proof_cut(ch, got + 1) <= got || (s->tcp_known && before <= got)))
+	    (proof_cut(ch, fd, got + 1) <= got || (s->tcp_known && before <= got)))
 		return true;
 	if ((!tcp || s->tcp_known) && got >= before &&
 	    (got - before >= channel_ring(ch)->size || inbox_switches(ch)))
@@ -309,7 +304,7 @@ static bool continues(struct channel *ch, enum path before)
 	struct shared *s = ch->s;
 
 	if (s->rx_path == PATH_TCP)
-		return proof_next(ch);
+		return proof_pending(ch);
 	if (s->rx_path != PATH_RING)
 		return false;
 	if (inbox_switches(ch))
@@ -492,7 +487,7 @@ static bool unread_before(struct channel *ch, int fd)
 	int queued = 0;
 
 	return ch->s->tcp_left && real()->ioctl(fd, FIONREAD, &queued) == 0 &&
-	       proof_cut(ch, queued);
+	       proof_cut(ch, fd, queued);
 }
 
 /* Bytes of the ring behind unread ones of TCP are an edge, as if they came by TCP: the
@@ -521,14 +516,14 @@ size_t recv_ready(struct channel *ch, int fd, bool arm)
 }
 
 /* token_among returns how many of the next n bytes of TCP are the peer's token. */
-static int token_among(struct channel *ch, int n)
+static int token_among(struct channel *ch, int fd, int n)
 {
 	struct shared *s = ch->s;
 	int before = n;
 
 	shared_lock(s, &s->rx_lock);
 	if (s->rx_path == PATH_TCP)
-		before = proof_cut(ch, n);
+		before = proof_cut(ch, fd, n);
 	pthread_mutex_unlock(&s->rx_lock);
 	n -= before;
 	return n < (int)sizeof(s->token) ? n : (int)sizeof(s->token);
@@ -546,6 +541,6 @@ size_t recv_pending(struct channel *ch, int fd)
 	pthread_mutex_unlock(&s->rx_lock);
 	if (real()->ioctl(fd, FIONREAD, &tcp) < 0)
 		tcp = 0;
-	tcp -= token_among(ch, tcp);
+	tcp -= token_among(ch, fd, tcp);
 	return (ring > 0 ? ring : 0) + (tcp > 0 ? tcp : 0);
 }

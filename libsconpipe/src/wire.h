@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define WIRE_VERSION 7
+#define WIRE_VERSION 8
 #define TOKEN_REACH 1048576
 
 enum wire_op {
@@ -51,8 +51,8 @@ enum wire_op {
 	 * or OP_PROVEN may have an answer, and EOF when the attempt has ended. */
 	OP_ATTACH,
 	/* id. From now on this end looks for the other end's token. Reply: peer: the
-	 * mark; local: the nonce to send; generation: 1 for the end that connected; file:
-	 * memory with a wire_notice. EAGAIN until the other end has attached. */
+	 * mark; generation: 1 for the end that connected; file: memory with a
+	 * wire_notice. EAGAIN until the other end has attached. */
 	OP_ATTACHED,
 	/* file: a TCP socket that is attached. Both ends return to TCP. After the reply
 	 * no more bytes are sent by the rings. */
@@ -62,8 +62,7 @@ enum wire_op {
 	OP_LEND,
 	/* id, arg: number of a buffer to unregister. */
 	OP_TAKE_BACK,
-	/* id, size; file: the TCP socket. This end will send its token at position size
-	 * of its stream, as its next bytes. EAGAIN until the other end looks for it. */
+	/* id. This end sends its token next. EAGAIN until the other end looks for it. */
 	OP_TOKEN,
 	/* id, size; file: the TCP socket. The other end's token has arrived there, after
 	 * size unread bytes, at most TOKEN_REACH. */
@@ -101,14 +100,16 @@ struct wire_reply {
  * connection. Both ends know the mark; only the sending end knows the nonce. */
 struct wire_token {
 	uint8_t mark[16];
-	uint8_t nonce[16];
+	uint8_t nonce[1024];
 };
 
 /* What the broker reports to an end during the proof, in memory that only it writes. */
 struct wire_notice {
-	_Atomic uint64_t token_at; /* 1 + the position of the other end's token, or 0 */
 	_Atomic uint32_t looks; /* the other end looks for this one's token */
+	_Atomic uint32_t sends; /* the other end sends its token, or has sent it */
+	_Atomic uint32_t told; /* the other end knows that this one does */
 	_Atomic uint32_t proven; /* OP_PROVEN has an answer */
+	uint8_t nonce[1024]; /* to send */
 };
 
 _Static_assert(sizeof(struct wire_request) == 64, "a packet");
