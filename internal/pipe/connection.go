@@ -69,7 +69,7 @@ type charge struct {
 
 func newEnd(c *connection, owner *session, addr, sees netip.AddrPort) *end {
 	return &end{
-		End:        engine.End{Netns: owner.party.Netns, Owner: owner.owner.Account(), Doorbell: -1},
+		End:        engine.End{Netns: owner.party.Netns, Owner: owner.owner.Account(), Limit: owner.limit, Doorbell: -1},
 		connection: c, owner: owner, alert: -1, party: owner.party, addr: addr, sees: sees,
 	}
 }

@@ -24,6 +24,7 @@ type session struct {
 	party  Party
 	cookie uint64 // the kernel's, of the process's network namespace
 	owner  quota.Owner
+	limit  float64 // processors that the owner may use; 0: no limit
 	pidfd  *os.File
 	calls  chan struct{} // semaphore of guard: holds a value while a call on a shared socket runs
 
@@ -138,6 +139,7 @@ func (s *session) identify() error {
 	}
 	s.party.Command = strings.TrimSpace(string(command))
 	s.owner = quota.Owner{Netns: s.cookie, Cgroup: quota.CgroupOf(int(cred.Pid))}
+	s.limit = quota.Processors(s.owner.Cgroup)
 	// The process still exists, so its number was not reused while it was read.
 	if hasEnded(pidfd) {
 		return fmt.Errorf("identify process %d: %w", cred.Pid, unix.ESRCH)

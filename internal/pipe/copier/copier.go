@@ -21,6 +21,8 @@ type Copier struct {
 
 	workers []*worker
 	regions int // buffers that processes have registered with Lend
+
+	allowances allowances
 }
 
 // mostHelpers bounds the workers that use a helper: such a worker needs little CPU time,

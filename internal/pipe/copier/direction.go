@@ -107,7 +107,7 @@ func (y *direction) submit(w *worker) (some bool, err error) {
 		y.table.entries[seq] = tableEntry{len: uint32(n)}
 		y.table.count++
 		y.submitted += n
-		y.charge(n, byReceiver)
+		y.charge(n, byReceiver && from.region() == y.send.region)
 		some = true
 	}
 	return some, nil

@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/pipe/quota"
+	"github.com/scon-project/scon/internal/pipe/engine"
 )
 
 // Costs of a worker's operations, in bytes that it could copy in that time.
@@ -40,22 +40,27 @@ type share struct {
 	deficit  int64        // cost that the share may still cause in a pass
 	credit   int64        // negative: in debt
 	restored time.Time    // last time that credit was restored
+	limit    *allowance   // of an owner whose processors are limited, else nil
 	listed   bool         // in the worker's list of active shares
 	paused   bool         // in the worker's list of paused shares
 	muted    []*memory    // ends whose doorbells are not watched
 }
 
-// shareOf returns an owner's share for one more end. It removes shares that are not in use any
-// more and have all their credit: a new one would be the same.
-func (w *worker) shareOf(a quota.Account) *share {
+// shareOf returns an end's owner's share, for one more end. It removes shares that are not in use
+// any more and have all their credit: a new one would be the same.
+func (w *worker) shareOf(c *Copier, e *engine.End) *share {
+	a, now := e.Owner, w.now()
 	for key, s := range w.shares {
-		if s.ends == 0 && !s.paused && s.restore(w.now()) == mostCredit {
+		if s.ends == 0 && !s.paused && s.restore(now) == mostCredit && s.limit.restore(now) {
 			delete(w.shares, key)
+			if s.limit != nil {
+				c.allowances.give(key, s.limit)
+			}
 		}
 	}
 	s := w.shares[a]
 	if s == nil {
-		s = &share{credit: mostCredit, restored: w.now()}
+		s = &share{credit: mostCredit, restored: now, limit: c.allowances.take(a, e.Limit, now)}
 		w.shares[a] = s
 	}
 	s.ends++
@@ -75,7 +80,7 @@ func (s *share) restore(now time.Time) int64 {
 
 // isPaused reports whether a share has no credit, and pauses it then.
 func (w *worker) isPaused(s *share) bool {
-	if s.paused || s.credit > 0 || s.restore(w.now()) > 0 {
+	if s.paused || (s.credit > 0 || s.restore(w.now()) > 0) && (s.limit == nil || s.limit.restore(w.now())) {
 		return s.paused
 	}
 	s.paused = true
@@ -97,6 +102,7 @@ func (w *worker) enlist(y *direction) {
 func (w *worker) mute(m *memory) {
 	_ = unix.EpollCtl(w.epoll, unix.EPOLL_CTL_DEL, m.bell, nil)
 	m.share.spend(doorbellCost)
+	m.share.limit.spend(doorbellCost)
 	m.share.muted = append(m.share.muted, m)
 }
 
@@ -108,7 +114,7 @@ func (w *worker) resume() {
 	paused := w.paused[:0]
 	now := w.now()
 	for _, s := range w.paused {
-		if s.restore(now) <= 0 {
+		if s.restore(now) <= 0 || !s.limit.restore(now) {
 			paused = append(paused, s)
 			continue
 		}
@@ -144,6 +150,7 @@ func (w *worker) serve(s *share) {
 		return
 	}
 	s.deficit = min(s.deficit, 0) + quantum
+	defer func() { s.limit.spend(int64(s.polled) * pollCost) }()
 	for _, y := range s.active {
 		if s.deficit <= 0 {
 			return
@@ -163,14 +170,16 @@ func (w *worker) serve(s *share) {
 }
 
 // charge charges a piece to the end that determines its length: the receiver if it has less
-// room than there are bytes, otherwise the sender.
+// room than there are bytes, otherwise the sender. A piece of a lent buffer is the sender's.
 func (y *direction) charge(n uint64, byReceiver bool) {
 	y.payer = y.from
 	if byReceiver {
 		y.payer = y.to
 	}
-	y.payer.share.deficit -= int64(n) + pieceCost
-	y.payer.share.spend(pieceCost - int64(n))
+	s := y.payer.share
+	s.deficit -= int64(n) + pieceCost
+	s.spend(pieceCost - int64(n))
+	s.limit.spend(int64(n) + pieceCost)
 }
 
 // retire removes idle directions from the poll lists. The directions that were polled go to

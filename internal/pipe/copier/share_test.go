@@ -36,8 +36,14 @@ func newBench(t testing.TB) *bench {
 // open opens a connection whose ends both belong to a container.
 func (b *bench) open(container string) *carriage {
 	b.t.Helper()
+	return b.openLimited(container, 0)
+}
+
+// openLimited does so for a container whose processors are limited.
+func (b *bench) openLimited(container string, limit float64) *carriage {
+	b.t.Helper()
 	a := quota.Owner{Cgroup: "/" + container}.Account()
-	ends := [2]*engine.End{{Owner: a, Doorbell: -1}, {Owner: a, Doorbell: -1}}
+	ends := [2]*engine.End{{Owner: a, Limit: limit, Doorbell: -1}, {Owner: a, Limit: limit, Doorbell: -1}}
 	g, err := b.copier.open(b.worker, ends, func() {})
 	if err != nil {
 		b.t.Fatal(err)
@@ -177,4 +183,59 @@ func TestSingleBytes(t *testing.T) {
 	if len(b.worker.active) != 0 || len(b.worker.paused) != 1 {
 		t.Errorf("%d shares are active and %d paused, want 0 and 1", len(b.worker.active), len(b.worker.paused))
 	}
+}
+
+// A container whose processors are limited has the broker copy no more than as much work would
+// be of its own, though bytes that it lends cost it nothing; one without a limit gets all.
+func TestLentBytesAreCharged(t *testing.T) {
+	for _, limit := range []float64{0.05, 0} {
+		b := newBench(t)
+		lender := b.openLimited("lender", limit)
+		lend(t, lender, engine.SmallestRing)
+		begun, bells := b.time, lender.ends[0].e.Doorbell
+		for range 500 { // half a second
+			for range 32 {
+				if sent(lender) == 0 {
+					lendNext(lender)
+				}
+				engine.Signal(bells)
+				b.polls(1)
+			}
+			b.time = b.time.Add(time.Millisecond)
+		}
+		rate := float64(copied(lender)) / b.time.Sub(begun).Seconds()
+		t.Logf("bound: with a limit of %v processors %.0f lent bytes a second", limit, rate)
+		if limit > 0 && rate > 1.2*limit*costOfProcessor || limit == 0 && rate < 3*0.05*costOfProcessor {
+			t.Errorf("with a limit of %v processors %.0f bytes a second were copied", limit, rate)
+		}
+	}
+}
+
+// lend has the first end lend a buffer.
+func lend(t *testing.T, g *carriage, size int64) {
+	t.Helper()
+	file, err := unix.MemfdCreate("lent", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(file)
+	if err := unix.Fallocate(file, 0, 0, size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(file), unix.F_ADD_SEALS, lentSeals); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.ends[0].Lend(file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lendNext sends the buffer of lend once more, and reads what has arrived.
+func lendNext(g *carriage) {
+	from := g.ends[0].page.page()
+	next, at := &from.Loans[from.Lent.Load()%mostLoans], from.Own.Head.Load()
+	next.Start, next.End, next.Offset = at, at+engine.SmallestRing, 0
+	next.Region.Store(1)
+	from.Lent.Add(1)
+	exchange(g, engine.SmallestRing)
 }

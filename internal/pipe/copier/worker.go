@@ -133,7 +133,7 @@ func (w *worker) adopt(g *carriage) {
 		for i, m := range g.ends {
 			m.number = int32(g.number<<1) | int32(i)
 			w.ends[m.number] = m
-			m.share = w.shareOf(m.e.Owner)
+			m.share = w.shareOf(g.copier, m.e)
 			err := w.watch(m.bell, m.number)
 			for _, r := range []*shared{m.send[0], m.recv[0]} {
 				err = errors.Join(err, w.addRegion(r))
@@ -350,6 +350,7 @@ func (w *worker) onDoorbell(m *memory) {
 		return
 	}
 	m.share.spend(doorbellCost)
+	m.share.limit.spend(doorbellCost)
 	var bytes [256]byte
 	n, err := unix.Read(m.bell, bytes[:])
 	if n == 0 || err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {

@@ -25,6 +25,7 @@ const (
 type End struct {
 	Netns    uint64        // inode of the process's network namespace
 	Owner    quota.Account // pays for the broker's work
+	Limit    float64       // processors that the owner may use; 0: no limit
 	Doorbell int           // this end's doorbell socket, -1: none; with most engines, its other end is the peer's
 	Memory   Memory
 }

@@ -3,6 +3,7 @@ package quota
 import (
 	"os"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -93,3 +94,42 @@ func isContainer(name string) bool {
 
 // idDigits is the number of hexadecimal digits in a container's ID.
 const idDigits = 64
+
+// cgroupRoot is where systemd, and so every distribution, mounts the cgroups of version 2.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// Processors returns the limit of a container's processors, as of its cgroup, which CgroupOf
+// has returned, or of a cgroup above (cpu.max of cgroup 2); 0: there is none, or it cannot be
+// read.
+func Processors(cgroup string) (limit float64) {
+	if cgroup == "" {
+		return 0
+	}
+	for p := path.Clean(cgroup); p != "/"; p = path.Dir(p) {
+		content, err := os.ReadFile(filepath.Join(cgroupRoot, p, "cpu.max"))
+		if err != nil {
+			continue
+		}
+		if n := parseCPUMax(string(content)); n > 0 && (limit == 0 || n < limit) {
+			limit = n
+		}
+	}
+	return limit
+}
+
+// parseCPUMax parses cpu.max: the quota in us, or "max", and the period in us.
+func parseCPUMax(content string) float64 {
+	fields := strings.Fields(content)
+	if len(fields) != 2 {
+		return 0
+	}
+	quota, err := strconv.ParseFloat(fields[0], 64)
+	if err != nil {
+		return 0 // max
+	}
+	period, err := strconv.ParseFloat(fields[1], 64)
+	if err != nil || period <= 0 {
+		return 0
+	}
+	return quota / period
+}

@@ -218,3 +218,14 @@ func TestGateStart(t *testing.T) {
 		t.Errorf("%v after the end of two calls", started)
 	}
 }
+
+// The limit of processors is read as the kernel prints it.
+func TestParseCPUMax(t *testing.T) {
+	for content, want := range map[string]float64{
+		"5000 100000\n": 0.05, "max 100000\n": 0, "200000 100000": 2, "": 0, "5000": 0, "5000 0": 0, "a b": 0,
+	} {
+		if got := parseCPUMax(content); got != want {
+			t.Errorf("%q: %v, want %v", content, got, want)
+		}
+	}
+}
