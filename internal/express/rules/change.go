@@ -58,8 +58,9 @@ type chainChange struct {
 	merged             []*rule // all of them, if it was asked for
 }
 
-// setChange is a set that a rule looks into, and what it was before.
-type setChange struct{ now, before *set }
+// setChange is a set that a rule looks into, what it was before, and with only the elements
+// by which these differ, nil if that is not known.
+type setChange struct{ now, before, delta *set }
 
 // mostFollowed bounds how many rules connections are followed through for one
 // Change. A connection that is not followed to the end is taken for concerned.
@@ -86,26 +87,26 @@ func (c *Change) addSet(t *table, name string, before *set) {
 		return // then rules that look into it have changed as well
 	}
 	now := t.set(name)
-	if now == nil || now.sameAs(before) {
+	if now == nil {
+		return
+	}
+	before.settle()
+	delta, known := now.delta(before)
+	if known && len(delta.elements) == 0 {
 		return
 	}
 	for _, r := range t.chainsOf(name) {
 		r.changed = true
-		c.sets[r] = append(c.sets[r], setChange{now, before})
+		c.sets[r] = append(c.sets[r], setChange{now, before, delta})
 		c.mapped = true
 		was := r.matters()
-		t.classify(r)
+		t.reclassify(r, now, before, delta)
 		if is := r.matters(); was != is {
 			r.chain.judging += map[bool]int{true: 1, false: -1}[is]
 		}
 		r.chain.scanned, r.chain.activated = false, false
 		c.bySet = append(c.bySet, r)
 	}
-}
-
-// sameAs compares what look-ups find.
-func (s *set) sameAs(o *set) bool {
-	return !s.unknown && !o.unknown && s.sum() == o.sum()
 }
 
 // addBases adds base chains that have come, are gone, or end in another way. One that
@@ -365,6 +366,13 @@ func (m *machine) differs(r *rule) bool {
 		verdicts  []verdict
 		registers [64]octet
 		affected  bool
+	}
+	if c := sets[0]; len(sets) == 1 && c.delta != nil {
+		c.now.probe = &probe{delta: c.delta}
+		m.apply(r)
+		met := c.now.probe.met
+		c.now.probe = nil
+		return met
 	}
 	ask := func() (x result) {
 		m.affected, m.registers = false, [64]octet{}

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/scon-project/scon/internal/host/nstest"
@@ -23,10 +24,36 @@ table inet t {
  chain f { type filter hook forward priority 0; ip saddr @addresses accept; ip daddr 203.0.113.1 limit rate 5/second drop; }
 }
 `
+	var services, addresses strings.Builder
+	for i := range 2 * manyElements {
+		fmt.Fprintf(&services, "198.51.100.%d . tcp . 80 : goto side, ", i)
+		fmt.Fprintf(&addresses, "10.7.0.%d, ", i)
+	}
+	many := `
+table inet t {
+ chain side { }
+ chain drops { drop; }
+ map services { type ipv4_addr . inet_proto . inet_service : verdict; elements = { ` + services.String() + ` }; }
+ map ranges { type ipv4_addr . inet_proto . inet_service : verdict; flags interval; elements = { ` + services.String() + ` }; }
+ set addresses { type ipv4_addr; elements = { ` + addresses.String() + ` }; }
+ chain f { type filter hook forward priority 0; ip daddr . meta l4proto . th dport vmap @services; ip daddr . meta l4proto . th dport vmap @ranges; }
+ chain g { type filter hook forward priority 5; ip daddr != 198.51.100.0/24 accept; ip saddr != @addresses accept; drop; }
+}
+`
 	for _, c := range []struct {
 		name, before, change string
 		concerned            bool
 	}{
+		{"an element of a large map, about others", many, "add element inet t services { 198.51.100.200 . tcp . 80 : goto drops }", false},
+		{"an element of a large map, about its port and others", many, "add element inet t services { 198.51.100.200 . tcp . 443 : goto drops }", false},
+		{"an element of a large map", many, "add element inet t services { 198.51.100.7 . tcp . 443 : goto drops }", true},
+		{"an element of a large map with another verdict", strings.Replace(many, "198.51.100.7 . tcp . 80 : goto side", "198.51.100.7 . tcp . 443 : goto side", 1), "delete element inet t services { 198.51.100.7 . tcp . 443 }; add element inet t services { 198.51.100.7 . tcp . 443 : goto drops }", true},
+		{"an element of a large map that comes back", strings.Replace(many, "198.51.100.7 . tcp . 80 : goto side", "198.51.100.7 . tcp . 443 : goto side", 1), "delete element inet t services { 198.51.100.7 . tcp . 443 }; add element inet t services { 198.51.100.7 . tcp . 443 : goto side }", false},
+		{"an element of a large map that goes", strings.Replace(many, "198.51.100.7 . tcp . 80 : goto side", "198.51.100.7 . tcp . 443 : goto side", 1), "delete element inet t services { 198.51.100.7 . tcp . 443 }", true},
+		{"a range of a large map, about others", many, "add element inet t ranges { 198.51.100.128-198.51.100.200 . tcp . 1-1000 : goto drops }", false},
+		{"a range of a large map", many, "add element inet t ranges { 198.51.100.1-198.51.100.9 . tcp . 90-1000 : goto drops }", true},
+		{"an address of a large set that others are not in", many, "add element inet t addresses { 10.9.0.1 }", false},
+		{"an address of a large set that it was not in", many, "add element inet t addresses { 172.17.0.2 }", true},
 		{"a rule and the element that it looked for", table, "flush chain inet t f\ndelete element inet t addresses { 172.17.0.2 }", true},
 		{"a rule that is in use, and its element", inUse, "flush chain inet t f\nadd rule inet t f ip daddr 203.0.113.1 limit rate 5/second drop\ndelete element inet t addresses { 172.17.0.2 }", true},
 		{"a new rule, and another element of its set", table, "delete element inet t addresses { 10.0.1.2 }\nadd rule inet t f ip saddr @addresses drop", true},

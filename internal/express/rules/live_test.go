@@ -463,3 +463,48 @@ func TestOwnerEnded(t *testing.T) {
 		t.Error("the rules of the table that is gone are followed")
 	}
 }
+
+// BenchmarkFollowMap adds a service to many that share a verdict map, as kube-proxy's.
+func BenchmarkFollowMap(b *testing.B) {
+	for _, n := range []int{1000, 4000, 15000} {
+		ns := nstest.New(b)
+		f := follow(b, ns, Options{})
+		var chains, elements strings.Builder
+		for i := range n {
+			fmt.Fprintf(&chains, "chain service-%d {\nip saddr != 10.0.0.0/8 jump masq\nnumgen random mod 2 vmap { 0 : goto masq, 1 : goto masq }\n}\n", i)
+			fmt.Fprintf(&elements, "10.96.%d.%d . tcp . 80 : goto service-%d,\n", i>>8, i&255, i)
+		}
+		text := `table ip kube-proxy {
+			chain masq { meta mark set mark or 0x4000; }
+			` + chains.String() + `
+			map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; elements = { ` + elements.String() + ` }; }
+			map none { type ipv4_addr . inet_proto . inet_service : verdict; }
+			chain services { ip daddr . meta l4proto . th dport vmap @service-ips; }
+			chain check { ip daddr . meta l4proto . th dport vmap @none; }
+			chain filter-forward { type filter hook forward priority -110; ct state new jump check; }
+			chain nat-prerouting { type nat hook prerouting priority dstnat; jump services; }
+		}`
+		file := filepath.Join(f.dir, "rules")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			b.Fatal(err)
+		}
+		nstest.Run(b, ns, "nft -f "+file)
+		f.follow()
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				nstest.Run(b, ns, "nft add chain ip kube-proxy another\nnft add element ip kube-proxy service-ips { 10.97.0.1 . tcp . 80 : goto another }")
+				f.receive()
+				b.StartTimer()
+				c := f.followReceived()
+				if c.Everything() != "" || c.Concerns(outbound(tcp, "443")) {
+					b.Fatal("concerned ", c.Everything())
+				}
+				b.StopTimer()
+				nstest.Run(b, ns, "nft delete element ip kube-proxy service-ips { 10.97.0.1 . tcp . 80 }\nnft delete chain ip kube-proxy another")
+				f.follow()
+				b.StartTimer()
+			}
+		})
+	}
+}

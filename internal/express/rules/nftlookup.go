@@ -60,9 +60,12 @@ func (k *compiler) vmap(s *set, at, to int, text, why string) {
 		case len(found) == 1:
 			m.verdicts = found[0].verdict
 		default:
+			all := make([]verdict, 0, len(m.verdicts)+len(found))
+			all = append(all, m.verdicts...)
 			for _, e := range found {
-				m.verdicts = append(m.verdicts[:len(m.verdicts):len(m.verdicts)], e.verdict...)
+				all = append(all, e.verdict...)
 			}
+			m.verdicts = all
 		}
 		return t
 	}})

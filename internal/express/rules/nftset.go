@@ -15,8 +15,8 @@ import (
 // maxElements is how many elements of one set are read, and mostElements how
 // many in all, to bound the memory. Those of other sets are unknown.
 const (
-	maxElements  = 16384
-	mostElements = 65536
+	maxElements  = 32768
+	mostElements = 131072
 )
 
 // set is a set or map of nftables.
@@ -42,6 +42,7 @@ type set struct {
 	// above a key decides.
 	bounded  bool
 	fallback *element        // catch-all
+	probe    *probe          // asks whether packets find what has changed, while it is set
 	changes  []elementChange // not yet in elements
 }
 
@@ -292,14 +293,52 @@ func sameVerdicts(a, b []verdict) bool {
 // targets lists the chains that the elements of a verdict map lead to.
 func (s *set) targets() (all []*chain) {
 	s.settle()
+	seen := make(map[*chain]bool)
 	for _, e := range s.all() {
 		for _, v := range e.verdict {
-			if v.target != nil && s.in.chains[v.target.name] != nil {
-				all = appendNew(all, s.in.chains[v.target.name])
+			if v.target == nil {
+				continue
+			}
+			if c := s.in.chains[v.target.name]; c != nil && !seen[c] {
+				seen[c] = true
+				all = append(all, c)
 			}
 		}
 	}
 	return all
+}
+
+// delta returns the set with only the elements that it has and another one has not, or the
+// other way round: no others make a look-up find something else. It reports false if that
+// cannot be said: of boundaries one alone means nothing, and what is not known has no
+// elements.
+func (s *set) delta(o *set) (differ *set, ok bool) {
+	if s.unknown || o.unknown || s.judges != o.judges || s.bounded || o.bounded || s.fallback != o.fallback {
+		return nil, false
+	}
+	differ = new(set)
+	*differ = *s
+	differ.elements = nil
+	a, b := s.elements, o.elements
+	for len(a) > 0 || len(b) > 0 {
+		switch {
+		case len(b) == 0 || len(a) > 0 && a[0].compare(&b[0]) < 0:
+			differ.elements, a = append(differ.elements, a[0]), a[1:]
+		case len(a) == 0 || a[0].compare(&b[0]) > 0:
+			differ.elements, b = append(differ.elements, b[0]), b[1:]
+		default:
+			if !a[0].equal(&b[0]) {
+				differ.elements = append(differ.elements, a[0])
+			}
+			a, b = a[1:], b[1:]
+		}
+	}
+	return differ, true
+}
+
+// equal reports whether look-ups of two elements with the same key find the same.
+func (e *element) equal(o *element) bool {
+	return e.compare(o) == 0 && bytes.Equal(e.data, o.data) && sameVerdicts(e.verdict, o.verdict)
 }
 
 // all lists the elements, including the catch-all element.
@@ -310,9 +349,21 @@ func (s *set) all() []element {
 	return append(s.elements[:len(s.elements):len(s.elements)], *s.fallback)
 }
 
+// probe is the elements by which a set has changed, and whether a packet met one: what it
+// looks up may be another than before.
+type probe struct {
+	delta *set
+	met   bool
+}
+
 // find returns the elements that packets with a key may find, and whether they
 // find one.
 func (s *set) find(key []octet) (truth, []*element) {
+	if p := s.probe; p != nil {
+		t, _ := p.delta.find(key)
+		p.met = p.met || t != no
+		return maybe, nil
+	}
 	if s.unknown || len(key) != s.key {
 		return maybe.and(doubt(key)), nil
 	}

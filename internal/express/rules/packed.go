@@ -144,6 +144,26 @@ func (t *table) classify(r *rule) {
 	r.leaves, r.untracking, r.silent = r.decides(func(*chain) {}), r.untracks(), r.isSilent()
 }
 
+// manyElements is from how many elements of a set on only those are looked at that have
+// changed.
+const manyElements = 64
+
+// reclassify classifies a rule whose set has changed; delta is nil if it is not known by
+// which elements. Where there are many, what they do together only grows by those that have
+// come, and nothing is left out if it does not shrink by those that are gone.
+func (t *table) reclassify(r *rule, now, before, delta *set) {
+	was := r.followed
+	if delta == nil || len(now.elements) < manyElements || len(before.elements) < manyElements || was.judges {
+		t.classify(r)
+		return
+	}
+	whole := *now
+	*now = *delta
+	t.classify(r)
+	*now = whole
+	r.leaves, r.never, r.ends = r.leaves || was.leaves, r.never && was.never, r.ends && was.ends
+}
+
 // anyForms are all forms of packets of which nothing is known, by the family of a
 // table.
 var anyForms = makeAnyForms()

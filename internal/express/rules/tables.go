@@ -358,6 +358,16 @@ func (c *chain) scan() {
 		return
 	}
 	c.scanned, c.end, c.leads = true, len(c.all), [2][]*chain{}
+	var seen [2]map[*chain]bool
+	lead := func(kind int, target *chain) {
+		if seen[kind] == nil {
+			seen[kind] = make(map[*chain]bool)
+		}
+		if !seen[kind][target] {
+			seen[kind][target] = true
+			c.leads[kind] = append(c.leads[kind], target)
+		}
+	}
 	for i, r := range c.all {
 		if r.ends && c.end == len(c.all) {
 			c.end = i + 1
@@ -366,9 +376,9 @@ func (c *chain) scan() {
 			continue
 		}
 		for _, target := range r.targets() {
-			c.leads[0] = appendNew(c.leads[0], target)
+			lead(0, target)
 			if i < c.end && !r.never {
-				c.leads[1] = appendNew(c.leads[1], target)
+				lead(1, target)
 			}
 		}
 	}
