@@ -24,7 +24,6 @@ AS_OWNER := $(if $(filter bin,$(BIN)),scripts/as-owner.sh)
 ifneq ($(AS_OWNER),)
 OF_OWNER := scon lab startup cuda libsconpipe examples generate check-generated lint man
 $(OF_OWNER): SHELL := $(AS_OWNER)
-$(OF_OWNER): .SHELLFLAGS := sh -c
 endif
 
 VERSION := $(shell $(AS_OWNER) scripts/version.sh)

@@ -4,8 +4,10 @@
 # where the owner's environment has others than the home's).
 #
 # Usage: scripts/as-owner.sh COMMAND [ARG...]
+#        scripts/as-owner.sh -c TEXT            what make says to a shell
 set -eu
-owner=$(stat --format %U "$(dirname "$0")")
+[ "$1" != -c ] || set -- sh "$@"
+owner=$(stat -c %U "$(dirname "$0")")
 if [ "$(id -u)" != 0 ] || [ "$owner" = root ] || [ "$owner" = UNKNOWN ]; then
 	exec "$@"
 fi

@@ -35,7 +35,7 @@ if [ "$(id -u)" != 0 ]; then
 	exec sudo env "$@" "$0" "$target"
 fi
 
-if [ "$(stat --format %u .)" != 0 ]; then
+if [ "$(stat -c %u .)" != 0 ]; then
 	unset GOBIN GOCACHE GOENV GOMODCACHE GOPATH GOTMPDIR XDG_CACHE_HOME XDG_CONFIG_HOME
 	HOME=$(getent passwd root | cut -d: -f6)
 	if [ -n "${OWNER_GOMODCACHE:-}" ]; then

@@ -7,10 +7,10 @@
 # Usage: scripts/install-deps.sh build|demo|test|startup|kernels|arm64|packages|image|k8s|prometheus|web|race...
 set -eu
 
-# PACKAGE, or PACKAGE:PROGRAM where another package may have the program.
+# PACKAGE, or PACKAGE:PROGRAM (a name, or the path of any file) where another package may have it.
 # A C compiler, for the programs that a container waits for, and what the pipe's
 # examples decrypt with.
-build="gcc libc6-dev libssl-dev"
+build="gcc:cc libc6-dev:/usr/include/stdio.h libssl-dev:/usr/include/openssl/evp.h"
 # The lab, and the container of the demo. Before Debian 13 docker.io has the client.
 demo="iproute2 iptables nftables busybox-static:busybox docker.io:dockerd docker-cli:docker"
 # The programs that tests run.
@@ -43,6 +43,13 @@ installed() {
 	dpkg-query --show --showformat='${Package} ${db:Status-Status}\n' 2>/dev/null | sed -n 's/ installed$//p'
 }
 
+has() { # PROGRAM
+	case $1 in
+	/*) [ -e "$1" ] ;;
+	*) command -v "$1" >/dev/null ;;
+	esac
+}
+
 before=$(installed)
 missing=
 for set in "$@"; do
@@ -53,7 +60,7 @@ for set in "$@"; do
 	for entry in $entries; do
 		package=${entry%:*}
 		echo "$before" | grep -qx "$package" && continue
-		[ "$package" != "$entry" ] && command -v "${entry#*:}" >/dev/null && continue
+		[ "$package" != "$entry" ] && has "${entry#*:}" && continue
 		case " $missing " in *" $package "*) continue ;; esac
 		missing="$missing $package"
 	done

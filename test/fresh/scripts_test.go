@@ -93,6 +93,7 @@ func (m *tree) run(user string, env []string, command ...string) (string, error)
 		chown -R 54321:54321 "$dir/scon" "$dir/home"
 		mount --bind "$dir/passwd" /etc/passwd; mount --bind "$dir/group" /etc/group
 		[ ! -e /usr/local/go ] || mount -t tmpfs tmpfs /usr/local/go # make looks there, too
+		mount -t tmpfs tmpfs /usr/include
 		cd "$dir/scon"
 		exec setpriv --reuid "$user" --regid "$user" --init-groups env -i \
 			"PATH=$dir/stubs:/usr/sbin:/usr/bin:/sbin:/bin" "HOME=$(getent passwd "$user" | cut -d: -f6)" "STUBS=$dir/stubs" "$@"`
