@@ -19,8 +19,9 @@ BIN     ?= bin
 CC      ?= cc
 
 # What builds runs as the owner of these sources, also under sudo: root leaves no file
-# here and no second copy of the Go modules.
-AS_OWNER := $(if $(filter bin,$(BIN)),scripts/as-owner.sh)
+# here and no second copy of the Go modules. Elsewhere root may be the only one who can write.
+SCON     ?= $(BIN)/scon
+AS_OWNER := $(if $(filter bin.bin/scon,$(BIN).$(SCON)),scripts/as-owner.sh)
 ifneq ($(AS_OWNER),)
 OF_OWNER := scon lab startup cuda libsconpipe examples generate check-generated lint man
 $(OF_OWNER): SHELL := $(AS_OWNER)
@@ -75,7 +76,6 @@ lab:
 	$(call say,GO,$(BIN)/scon-lab)
 	$(Q)CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.release=$(VERSION) -X main.commit=$(COMMIT)" -o $(BIN)/scon-lab ./cmd/scon-lab
 
-SCON ?= $(BIN)/scon
 scon:
 	$(call say,GO,$(SCON))
 	$(Q)CGO_ENABLED=0 go build $(SCONFLAGS) -ldflags "-s -w -funcalign=8 -X main.release=$(VERSION) -X main.commit=$(COMMIT)" -o $(SCON) ./cmd/scon

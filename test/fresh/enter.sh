@@ -36,7 +36,12 @@ if [ "${1:-}" = --inside ]; then
 	for trace in tracing:tracefs debug:debugfs; do
 		mount -t ${trace#*:} ${trace#*:} "$root/sys/kernel/${trace%:*}" || :
 	done
-	exec chroot "$root" setpriv --pdeathsig KILL runuser -l "$user" -c "$command" </dev/null
+	# Not chroot: the kernel refuses user namespaces there, and the namespace's root is the machine's still.
+	cd "$root"
+	pivot_root . .
+	umount -l .
+	cd /
+	exec setpriv --pdeathsig KILL runuser -l "$user" -c "$command" </dev/null
 fi
 
 archive=$1 repository=$2 user=$3 command=$4

@@ -189,6 +189,10 @@ func TestAsRootBySudo(t *testing.T) {
 func TestSudoMake(t *testing.T) {
 	m := newTree(t)
 	m.write("scon/scripts/install-deps.sh", "")
+	elsewhere := t.TempDir() // root's
+	m.must("root", nil, "make", "scon", "SCON="+elsewhere+"/scon")
+	m.must("root", nil, "make", "lab", "BIN="+elsewhere)
+	m.calls()
 	for _, command := range [][]string{
 		{"make", "test"},
 		{"make", "lab", "startup", "examples"},
