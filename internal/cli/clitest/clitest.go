@@ -14,7 +14,7 @@ import (
 )
 
 // Setup gives a script a state directory $STATE and two network namespaces, $NS
-// and $OTHER, of its own.
+// and $OTHER, of its own. $PROGRAMS is the folder of the programs that are tested.
 func Setup(e *testscript.Env) error {
 	// A socket's path has at most 107 bytes.
 	state, err := os.MkdirTemp("", "scon-cli-")
@@ -32,6 +32,7 @@ func Setup(e *testscript.Env) error {
 		}
 	})
 	e.Setenv("GORACE", "atexit_sleep_ms=0") // else each command takes a second
+	e.Setenv("PROGRAMS", filepath.SplitList(e.Getenv("PATH"))[0])
 	e.Setenv("STATE", state)
 	e.Setenv("SOCKET", filepath.Join(state, "scon.sock"))
 	for variable, name := range namespaces {
