@@ -55,6 +55,27 @@ func TestNeighbourMoves(t *testing.T) {
 	b.WantNoInvalid()
 }
 
+// They do so if nobody says that it has moved, as soon as the kernel finds it: what goes
+// express keeps it from that for no longer than it believes a neighbour.
+func TestNeighbourMovesSilently(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{})
+	b.Sh(lab.Device, "sysctl -qw net.ipv4.neigh.eth0.base_reachable_time_ms=2000 net.ipv4.neigh.eth0.delay_first_probe_time=1")
+	b.Up()
+	c := b.Outgoing("udp", 1).GoExpress()
+	n := scontest.SendNumbers(t, c.Client, c.Server, 1, 10*time.Millisecond)
+	c.WaitExpressOriginal()
+	b.Sh(lab.Edge, "ip link set eth0 address 02:00:00:00:00:10")
+	since := time.Now()
+	time.Sleep(500 * time.Millisecond) // longer than for what is in flight
+	n.Proceed(t, 1)
+	t.Logf("after %v", time.Since(since))
+	c.WaitExpressOriginal()
+	if to := c.MustFlow().NextHop; to != "02:00:00:00:00:10" {
+		t.Errorf("express to %s", to)
+	}
+}
+
 // Connections end with the address that they are translated to; packets leave
 // with the new one.
 func TestAddressChanges(t *testing.T) {

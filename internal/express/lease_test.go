@@ -112,6 +112,9 @@ func TestLease(t *testing.T) {
 	wantLease(t, udp, composer.BoundByConntrack, 40*time.Second) // once it is a stream
 	b.Sh(lab.Device, "sysctl -q -w net.netfilter.nf_conntrack_udp_timeout_stream=60")
 	wantLease(t, udp, composer.BoundByConntrack, 20*time.Second)
+	b.Sh(lab.Device, "sysctl -q -w net.ipv4.neigh.eth0.base_reachable_time_ms=2000")
+	wantLease(t, tcp, composer.BoundByReachable, 3*time.Second)
+	b.Sh(lab.Device, "sysctl -q -w net.ipv4.neigh.eth0.base_reachable_time_ms=30000")
 	b.Sh(lab.Device, "sysctl -q -w net.ipv4.neigh.docker0.gc_stale_time=20")
 	wantLease(t, tcp, composer.BoundByNeighbour, 15*time.Second)
 	for _, rule := range []struct{ add, remove string }{
@@ -248,7 +251,8 @@ func TestLeaseKeepsAlive(t *testing.T) {
 func TestLeaseKeepsNeighbours(t *testing.T) {
 	t.Parallel()
 	// The kernel looks for unused neighbours twice in base_reachable_time, which is 30 s of
-	// the whole machine's. While one is REACHABLE it does not note packets, so that is short.
+	// the whole machine's. While one is REACHABLE it does not note packets, so that is as
+	// short as it may be without bounding the lease itself.
 	const kept, looks = 16 * time.Second, 36 * time.Second
 	for name, connect := range map[string]func(b *scontest.Bed) *scontest.Connection{
 		"IPv4": func(b *scontest.Bed) *scontest.Connection { return b.Outgoing("udp", 1) },
@@ -259,7 +263,7 @@ func TestLeaseKeepsNeighbours(t *testing.T) {
 			b := scontest.NewExpress(t, scontest.Layout{IPv6: true})
 			for _, dev := range []string{lab.Bridge, lab.Uplink} {
 				for _, version := range []string{"ipv4", "ipv6"} {
-					b.Sh(lab.Device, fmt.Sprintf("sysctl -q -w net.%[1]s.neigh.%[2]s.gc_stale_time=%[3]d net.%[1]s.neigh.%[2]s.base_reachable_time_ms=1000 net.%[1]s.neigh.%[2]s.delay_first_probe_time=1",
+					b.Sh(lab.Device, fmt.Sprintf("sysctl -q -w net.%[1]s.neigh.%[2]s.gc_stale_time=%[3]d net.%[1]s.neigh.%[2]s.base_reachable_time_ms=8000 net.%[1]s.neigh.%[2]s.delay_first_probe_time=1",
 						version, dev, kept/time.Second))
 				}
 			}

@@ -67,7 +67,7 @@ func (s *silent) poll(devices []string, ageing time.Duration) (changed string) {
 	s.values = make(map[string]string, len(was))
 	s.limits = composer.Limits{
 		TCP: s.timeoutOf(tcpTimeouts), UDP: s.timeoutOf(udpTimeouts), Unreplied: s.timeoutOf(newTimeouts),
-		Neighbour: never, Table: ageing,
+		Neighbour: never, Reachable: never, Table: ageing,
 	}
 	for _, name := range settings {
 		s.read(name)
@@ -84,7 +84,9 @@ func (s *silent) poll(devices []string, ageing time.Duration) (changed string) {
 			continue
 		}
 		for _, version := range []string{"ipv4", "ipv6"} {
-			s.limits.Neighbour = min(s.limits.Neighbour, s.secondsIn("net/"+version+"/neigh/"+dev+"/gc_stale_time"))
+			timers := "net/" + version + "/neigh/" + dev
+			s.limits.Neighbour = min(s.limits.Neighbour, s.timeIn(timers+"/gc_stale_time", time.Second))
+			s.limits.Reachable = min(s.limits.Reachable, s.timeIn(timers+"/base_reachable_time_ms", time.Millisecond))
 		}
 	}
 	s.files.Trim()
@@ -112,13 +114,13 @@ const never = 24 * time.Hour
 func (s *silent) timeoutOf(names []string) time.Duration {
 	least := never
 	for _, name := range names {
-		least = min(least, s.secondsIn("net/netfilter/nf_conntrack_"+name))
+		least = min(least, s.timeIn("net/netfilter/nf_conntrack_"+name, time.Second))
 	}
 	return least
 }
 
-// secondsIn reads a setting in seconds, never if there is none, 0 if it cannot be read.
-func (s *silent) secondsIn(name string) time.Duration {
+// timeIn reads a setting in a unit of time, never if there is none, 0 if it cannot be read.
+func (s *silent) timeIn(name string, unit time.Duration) time.Duration {
 	value, err := s.files.Read(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return never
@@ -127,5 +129,5 @@ func (s *silent) secondsIn(name string) time.Duration {
 	if err != nil {
 		return 0
 	}
-	return time.Duration(n) * time.Second
+	return time.Duration(n) * unit
 }

@@ -25,9 +25,9 @@ type Limits struct {
 	// TCP and UDP are the shortest timeouts that conntrack may give an established
 	// connection, Unreplied that of UDP without an answer.
 	TCP, UDP, Unreplied time.Duration
-	// Neighbour is how long the kernel keeps a neighbour that no packet uses, Table
-	// how long a bridge keeps a MAC address.
-	Neighbour, Table time.Duration
+	// Neighbour is how long the kernel keeps a neighbour that no packet uses, Reachable
+	// how long it believes one on average, Table how long a bridge keeps a MAC address.
+	Neighbour, Reachable, Table time.Duration
 	// Nexthop is after how long without packets the kernel moves what it sends by a
 	// resilient group of next hops, 0 for never.
 	Nexthop time.Duration
@@ -38,6 +38,7 @@ const (
 	BoundBySetting   = "lease_max in the configuration"
 	BoundByConntrack = "a third of the connection's timeout in conntrack"
 	BoundByNeighbour = "three quarters of the time that the kernel keeps an unused neighbour (gc_stale_time)"
+	BoundByReachable = "the longest time that the kernel believes a neighbour (one and a half of base_reachable_time)"
 	BoundByNexthop   = "a third of the time without packets after which a resilient group of next hops moves them (idle_timer)"
 	BoundByTable     = "a third of the time that a bridge keeps a MAC address (ageing_time)"
 	BoundByRule      = "a rule depends on what changes without an announcement"
@@ -108,6 +109,7 @@ func (c *Composer) leaseKept(e *contable.Conentry, conn conntrack.Conn) (lease t
 		limit(min(conn.Timeout, c.limits.timeout(conn))/3, BoundByConntrack)
 	}
 	limit(c.limits.Neighbour*3/4, BoundByNeighbour)
+	limit(c.limits.Reachable*3/2, BoundByReachable)
 	limit(c.limits.Table/3, BoundByTable)
 	return max(lease, c.lease), bound
 }
