@@ -21,7 +21,8 @@ enum reason {
 	CLOSED, /* connection ended; the daemon is about to remove the Conentry */
 	NEW_GENERATION, /* rules, routes, links or neighbours have changed */
 	LEASE_ENDED, /* this packet renews the lease, or follows one that goes regular */
-	IDENTITY, /* device, MAC addresses, mark or DSCP differ from the decision's */
+	IDENTITY, /* device, MAC addresses, mark, DSCP or hash (spread.h) differ from the
+		     decision's */
 	TOO_LONG, /* longer than any packet that the kernel let pass in this lease */
 	INERT, /* no heartbeat from the daemon */
 	PAUSED, /* all packets, or those of this container */
