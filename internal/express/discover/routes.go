@@ -20,7 +20,7 @@ type exit uint8
 const (
 	further exit = 1 << iota // a route leads further than to one address on the link
 	judging                  // a route may treat each packet differently
-	spread                   // it has one of several next hops
+	spread                   // the sender may choose whether packets leave by it: it has one of several next hops
 )
 
 // encapsulation returns what is known of a route that encapsulates packets
@@ -56,7 +56,34 @@ func readExits(sock *nlmsg.Requests) (found exits, idle time.Duration, err error
 			return nil, 0, err
 		}
 	}
+	labels, err := readLabels(sock)
+	if err != nil {
+		return nil, 0, err
+	}
+	for index := range found {
+		if labels {
+			found[index] |= spread
+		}
+	}
 	return found, hops.idle(), nil
+}
+
+// readLabels reports whether a routing rule of IPv6 chooses by the flow label, which the
+// sender of a connection's packets may change (Linux 6.14, net/ipv6/fib6_rules.c).
+func readLabels(sock *nlmsg.Requests) (is bool, err error) {
+	const sizeofRuleHeader, flowLabel = 12, 26 // struct fib_rule_hdr, FRA_FLOWLABEL
+	err = sock.Request(nlmsg.Request{
+		Type: unix.RTM_GETRULE, Flags: unix.NLM_F_DUMP,
+		Data: append([]byte{unix.AF_INET6}, make([]byte, sizeofRuleHeader-1)...),
+	}, func(m nlmsg.Message) {
+		for typ := range nlmsg.Attributes(m.Data[min(sizeofRuleHeader, len(m.Data)):]) {
+			is = is || typ == flowLabel
+		}
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) { // a kernel without IPv6, or without rules
+		err = nil
+	}
+	return is, err
 }
 
 // add adds the devices of one route. It ignores messages that are too short.

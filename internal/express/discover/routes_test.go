@@ -57,6 +57,32 @@ func TestReadExits(t *testing.T) {
 	if got := readExitsIn(t, ns); !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
+	if !addLabelRule(t, ns) {
+		t.Log("this kernel has no rules about flow labels (Linux 6.14)")
+		return
+	}
+	for index := range want {
+		want[index] |= spread
+	}
+	if got := readExitsIn(t, ns); !maps.Equal(got, want) {
+		t.Errorf("with a rule about flow labels: got %v, want %v", got, want)
+	}
+}
+
+// addLabelRule adds a routing rule about a flow label, and reports whether the kernel has such.
+func addLabelRule(t *testing.T, ns string) (added bool) {
+	t.Helper()
+	const label, mask, table = 26, 27, 15 // FRA_FLOWLABEL, _FLOWLABEL_MASK, _TABLE
+	nstest.Do(t, ns, func() {
+		req := nl.NewNetlinkRequest(unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+		req.AddRawData([]byte{unix.AF_INET6, 0, 0, 0, 0, 0, 0, unix.FR_ACT_TO_TBL, 0, 0, 0, 0})
+		req.AddData(nl.NewRtAttr(table, nl.Uint32Attr(254)))
+		req.AddData(nl.NewRtAttr(label, []byte{0, 0, 0, 7}))
+		req.AddData(nl.NewRtAttr(mask, []byte{0, 0, 0, 0xff}))
+		_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+		added = err == nil
+	})
+	return added
 }
 
 // The devices of next-hop objects are found where routes name the objects alone, those of

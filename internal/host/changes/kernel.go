@@ -146,7 +146,7 @@ func (k *known) evaluate(m nlmsg.Message) (Event, bool) {
 	case unix.RTM_NEWNEXTHOPBUCKET:
 		return Event{Kind: Route, Reason: "a resilient nexthop group moved packets", Stale: true}, true
 	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
-		return Event{Kind: Rule, Reason: "policy routing rule " + verb(m.Type), Stale: true}, true
+		return Event{Kind: Rule, Reason: "policy routing rule " + verb(m.Type), Topology: true, Stale: true}, true
 	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
 		return k.netconfMessage(m)
 	case unix.RTM_NEWTFILTER, unix.RTM_DELTFILTER:
