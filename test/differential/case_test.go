@@ -84,6 +84,10 @@ const (
 	composing = 8 * time.Millisecond
 )
 
+// silentCases is of how many cases one has a change that the kernel does not announce: each
+// takes seconds.
+const silentCases = 16
+
 // generator generates a case.
 type generator struct {
 	*Case
@@ -122,6 +126,9 @@ func generate(seed uint64, about topic) *Case {
 	}
 	if about.holds {
 		g.held()
+	}
+	if g.r.IntN(silentCases) == 0 {
+		g.silent()
 	}
 	g.close()
 	return g.Case

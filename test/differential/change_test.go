@@ -46,10 +46,7 @@ var changeOverIPv6 = strings.NewReplacer("10.77.0.", "fd00:77::", "172.17.0.2", 
 
 func (g *generator) plainChange() *change {
 	c := g.Conns[g.r.IntN(len(g.Conns))]
-	remote := c.Dst.Addr()
-	if c.From == edge {
-		remote = c.Src.Addr()
-	}
+	remote := g.remoteOf(c)
 	switch g.r.IntN(16) {
 	case 0:
 		return &change{Quiet: true, Script: "conntrack -F >/dev/null 2>&1"}
@@ -85,6 +82,15 @@ func (g *generator) plainChange() *change {
 		r := g.lateFeature()
 		return &change{Script: g.Rules.insert(r), AtOnce: !g.counting}
 	}
+}
+
+// remoteOf returns the address that a route to the other end of a container's connection
+// leads to.
+func (g *generator) remoteOf(c conn) netip.Addr {
+	if c.From == edge {
+		return c.Src.Addr()
+	}
+	return c.Dst.Addr()
 }
 
 // lateFeature generates a rule that may come in mid-stream.

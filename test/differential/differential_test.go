@@ -23,8 +23,8 @@ const pairs = 9
 // variants are the settings of daemons and worlds. A case's seed selects one.
 var variants = []settings{
 	{lease: time.Second, leasePackets: 65536},
-	{lease: 50 * time.Millisecond, leasePackets: 16, pageSlots: 4},
-	{lease: time.Second, leasePackets: 65536, makeup: makeup{ipv6: true}},
+	{lease: 50 * time.Millisecond, leasePackets: 16, pageSlots: 4, makeup: makeup{spread: true}},
+	{lease: time.Second, leasePackets: 65536, makeup: makeup{ipv6: true, spread: true}},
 	{lease: 50 * time.Millisecond, leasePackets: 16, makeup: makeup{ipv6: true}},
 	{lease: 50 * time.Millisecond, leasePackets: 16, makeup: makeup{bare: true}},
 	{lease: time.Second, leasePackets: 65536, pageSlots: 4, makeup: makeup{ipv6: true, bare: true}},

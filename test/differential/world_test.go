@@ -86,6 +86,23 @@ ip -6 rule add fwmark 5 lookup 105
 ip -6 route add default via fd00:77::9 dev eth0 table 105
 `
 
+// The default routes have two gateways each, as next-hop objects, which they name alone. IPv4
+// hashes ports, IPv6 addresses and flow labels.
+const setUpSpread = `
+sysctl -q -w net.ipv4.fib_multipath_hash_policy=1 net.ipv4.nexthop_compat_mode=0
+ip nexthop add id 2 via 10.77.0.2 dev eth0
+ip nexthop add id 9 via 10.77.0.9 dev eth0
+ip nexthop add id 1 group 2/9
+ip route replace default nhid 1
+`
+
+const setUpSpread6 = `
+ip nexthop add id 12 via fd00:77::2 dev eth0
+ip nexthop add id 19 via fd00:77::9 dev eth0
+ip nexthop add id 11 group 12/19
+ip -6 route replace default nhid 11
+`
+
 // A tun device, an uplink without MAC addresses, replaces the wire. It has no
 // neighbour discovery and no neighbour addresses.
 var (
@@ -183,6 +200,7 @@ type makeup struct {
 	overlay bool // the uplink is a VXLAN device
 	bridged bool // the uplink is a bridge
 	routed  bool // the containers are on no bridge
+	spread  bool // the default routes are groups of two next hops
 	netkit  bool // the containers have netkit pairs
 }
 
@@ -230,6 +248,12 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 	}
 	if s.routed {
 		script += setUpRouted
+	}
+	if s.spread {
+		script += setUpSpread
+	}
+	if s.spread && s.ipv6 {
+		script += setUpSpread6
 	}
 	if err := w.shell.run(script); err != nil {
 		t.Fatal(err)
