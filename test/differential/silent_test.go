@@ -40,7 +40,7 @@ func (g *generator) ownerEnds() (begin, end *change) {
 		saddr = "ip6 saddr fd00:17::2"
 	}
 	rule := []string{
-		saddr + " meta mark set 5", // routed by another table
+		saddr + " meta mark set 5",       // routed by another table
 		saddr + " meta l4proto udp drop", // not those of a tunnel
 		saddr + " meta l4proto tcp drop",
 		saddr + " meta length > 200 drop",
