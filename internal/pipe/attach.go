@@ -229,7 +229,7 @@ func (a *attachment) tell() {
 func (a *attachment) close() {
 	if a.alert >= 0 {
 		_ = unix.Shutdown(a.alert, unix.SHUT_RDWR) // a child may have a copy
-		unix.Close(a.alert)
+		a.owner.closeFD(a.alert)
 		a.alert = -1
 	}
 }

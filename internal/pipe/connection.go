@@ -69,7 +69,7 @@ type charge struct {
 
 func newEnd(c *connection, owner *session, addr, sees netip.AddrPort) *end {
 	return &end{
-		End:        engine.End{Netns: owner.party.Netns, Owner: owner.owner.Account(), Limit: owner.limit, Doorbell: -1},
+		End:        engine.End{Netns: owner.party.Netns, Owner: owner.owner.Account(), Limit: owner.limit, CloseFD: owner.closeFD, Doorbell: -1},
 		connection: c, owner: owner, alert: -1, party: owner.party, addr: addr, sees: sees,
 	}
 }
@@ -314,7 +314,7 @@ func (e *end) mapped(generation uint32) error {
 
 func (e *end) closeAlert() {
 	if e.alert >= 0 {
-		unix.Close(e.alert)
+		e.owner.closeFD(e.alert)
 		e.alert = -1
 	}
 }
@@ -510,7 +510,7 @@ func (c *connection) free() {
 			e.Memory = nil
 		}
 		if e.Doorbell >= 0 {
-			unix.Close(e.Doorbell)
+			e.owner.closeFD(e.Doorbell)
 			e.Doorbell = -1
 		}
 		e.closeAlert()

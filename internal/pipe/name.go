@@ -81,9 +81,9 @@ func (s *session) listen(r request) (answer reply, err error) {
 		return answer, unix.EBADF
 	}
 	if n.ready == nil {
-		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		pair, err := engine.Doorbells(unix.SOCK_SEQPACKET | unix.SOCK_NONBLOCK)
 		if err != nil {
-			return answer, fmt.Errorf("make a doorbell: %w", err)
+			return answer, err
 		}
 		n.ready, n.owners = os.NewFile(uintptr(pair[0]), "backlog"), os.NewFile(uintptr(pair[1]), "backlog")
 	}
@@ -180,7 +180,7 @@ func (n *name) remove() {
 	n.owner.b.ledger.Give(n.owner.owner, quota.Names, 1)
 	n.owner.b.ledger.Give(n.owner.owner, quota.Files, filesOfName)
 	if n.ready != nil {
-		n.ready.Close()
+		n.owner.closeLater(n.ready.Close)
 		n.owners.Close()
 	}
 }

@@ -171,26 +171,32 @@ func TestClosedCopies(t *testing.T) {
 	}
 }
 
-// A doorbell of the engine bpf passes no files, where the kernel can refuse them, and an end
-// cannot change that.
-func TestDoorbellPassesNoFiles(t *testing.T) {
+// A process can send no files to the sockets that the broker has given it, where the kernel can
+// refuse them, and cannot change that: their close could block.
+func TestSocketsTakeNoFiles(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
 	if !kernelAtLeast(t, 6, 16) {
 		t.Skip("missing: Linux 6.16, for SO_PASSRIGHTS")
 	}
 	_, socket := serve(t, nil)
+	a := greeted(t, socket)
+	name := a.must(message{op: opBind, engines: 1 << pipe.Unix, name: loopback})
 	p := openPair(t, socket)
-	pass := func() error {
-		return unix.Sendmsg(p.client.files[0], []byte{0}, unix.UnixRights(int(os.Stdin.Fd())), nil, unix.MSG_DONTWAIT)
-	}
-	if err := pass(); !errors.Is(err, unix.EPERM) {
-		t.Errorf("%v, want %v", err, unix.EPERM)
+	ends, _ := openEnds(t, socket)
+	ns := nstest.New(t)
+	tcp, _ := tcpPair(t, ns)
+	for what, fd := range map[string]int{
+		"a doorbell of bpf":      p.client.files[0],
+		"a doorbell of copier":   ends[0].answer.files[0],
+		"a backlog's doorbell":   a.must(message{op: opListen, id: name.id, arg: 4}).files[0],
+		"an attachment's socket": greetedIn(t, ns, socket).attach(tcp).files[0],
+	} {
+		if err := unix.Sendmsg(fd, []byte{0}, unix.UnixRights(int(os.Stdin.Fd())), nil, unix.MSG_DONTWAIT); !errors.Is(err, unix.EPERM) {
+			t.Errorf("%s: %v, want %v", what, err, unix.EPERM)
+		}
 	}
 	if err := unix.SetsockoptInt(p.server.files[0], unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 1); !errors.Is(err, unix.EPERM) {
-		t.Errorf("the receiver allows files: %v, want %v", err, unix.EPERM)
-	}
-	if err := pass(); !errors.Is(err, unix.EPERM) {
-		t.Errorf("%v, want %v", err, unix.EPERM)
+		t.Errorf("the other end allows files: %v, want %v", err, unix.EPERM)
 	}
 }

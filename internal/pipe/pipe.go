@@ -141,7 +141,8 @@ func (b *Broker) Close() error {
 	b.mu.Lock()
 	err := b.listener.end()
 	for s := range b.sessions {
-		s.conn.Close()
+		s.hangUp()
+		_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 	}
 	b.mu.Unlock()
 	b.running.Wait()

@@ -56,13 +56,16 @@ const (
 
 // handle serves a process until it ends.
 func (b *Broker) handle(conn *net.UnixConn) {
-	defer conn.Close()
 	s, err := b.register(conn)
 	if err != nil {
-		b.reject(conn, err)
 		b.log.Debug("pipe: accept a process", "error", err)
+		b.closeLater(s.owner, func() {}, func() error {
+			b.reject(conn, err)
+			return conn.Close()
+		})
 		return
 	}
+	defer b.closeLater(s.owner, func() {}, conn.Close)
 	defer s.end()
 	b.running.Go(s.watch)
 	if err := s.answer(); err != nil {
@@ -87,7 +90,8 @@ func (b *Broker) reject(conn *net.UnixConn, err error) {
 	}
 }
 
-// register identifies the process and adds its session.
+// register identifies the process and adds its session. On an error, only the owner of the
+// result is of use, as far as it is known.
 func (b *Broker) register(conn *net.UnixConn) (_ *session, err error) {
 	s := &session{b: b, conn: conn, calls: make(chan struct{}, 1), names: make(map[uint32]*name), ends: make(map[uint32]*end),
 		attachments: make(map[uint32]*attachment)}
@@ -97,12 +101,12 @@ func (b *Broker) register(conn *net.UnixConn) (_ *session, err error) {
 		}
 	}()
 	if err := s.identify(); err != nil {
-		return nil, err
+		return s, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.takeBoth(s.owner, quota.Processes, 1, filesOfProcess); err != nil {
-		return nil, err
+		return s, err
 	}
 	b.sessions[s] = true
 	return s, nil
@@ -192,7 +196,8 @@ func peerPidfd(fd, pid int) (int, error) {
 // watch ends the session when its process dies, even if a child still holds the socket
 // or a request is in progress.
 func (s *session) watch() {
-	defer s.conn.Close()
+	defer func() { _ = s.conn.SetReadDeadline(time.Unix(1, 0)) }()
+	defer s.hangUp()
 	defer s.leave()
 	raw, err := s.pidfd.SyscallConn()
 	if err != nil {
@@ -203,11 +208,10 @@ func (s *session) watch() {
 
 // answer reads requests and replies to them. An error disconnects the client.
 func (s *session) answer() error {
-	buf, oob := make([]byte, messageSize+1), make([]byte, unix.CmsgSpace(4))
+	buf := make([]byte, messageSize+1)
 	greeted := false
 	for {
-		n, oobn, _, _, err := s.conn.ReadMsgUnix(buf, oob)
-		file := received(oob[:oobn])
+		n, file, err := s.receive(buf)
 		if err == nil && n > 0 {
 			err = s.reply(buf[:n], file, &greeted)
 		}
@@ -224,16 +228,6 @@ func (s *session) answer() error {
 	}
 }
 
-// closePassed closes the file of a request. If that hangs, the session is to end.
-func (s *session) closePassed(file int) error {
-	select {
-	case <-s.closeLater(func() error { return unix.Close(file) }):
-		return nil
-	case <-time.After(callPatience):
-		return fmt.Errorf("close a file that the process has passed: %w", unix.ETIMEDOUT)
-	}
-}
-
 // reply executes a request and sends the result.
 func (s *session) reply(packet []byte, file int, greeted *bool) error {
 	r, err := parseRequest(packet)
@@ -246,25 +240,6 @@ func (s *session) reply(packet []byte, file int, greeted *bool) error {
 	*greeted = true
 	r.file = file
 	return s.send(s.do(r))
-}
-
-// received returns the file of a packet, or -1 if there is not exactly one.
-func received(oob []byte) int {
-	var all []int
-	messages, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return -1
-	}
-	for _, m := range messages {
-		if fds, err := unix.ParseUnixRights(&m); err == nil {
-			all = append(all, fds...)
-		}
-	}
-	if len(all) != 1 {
-		closeAll(all)
-		return -1
-	}
-	return all[0]
 }
 
 func (s *session) send(r reply) error {

@@ -12,8 +12,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/scon-project/scon/internal/pipe/quota"
 )
 
 // tcpSocket is a TCP socket of a connection's proof. The process has made it with its own
@@ -168,38 +166,6 @@ func (s *session) guard(deadline time.Time, fn func() error) error {
 		return err
 	case <-late.C:
 		return errHeld
-	}
-}
-
-// closeLater closes a file that a process has passed. Its close may block as long as the
-// process wants: of a TCP socket with SO_LINGER and unsent bytes until its peer has
-// acknowledged them, of a file of FUSE until its server answers. The process can set the
-// option at any time, so a look at it before is no protection, and the broker does not
-// change the option, which other holders of the socket share. So all such closes go here:
-// they take part in the bound of mostCalls, each container within its share, the others
-// wait. A file is charged to the container until it is closed. A session whose close
-// hangs ends. The result is closed after the file.
-func (s *session) closeLater(closeFile func() error) <-chan struct{} {
-	b, done := s.b, make(chan struct{})
-	b.ledger.Force(s.owner, quota.Files, 1)
-	b.calls.Start(s.owner, func() {
-		go func() {
-			late := time.AfterFunc(callPatience, s.hangUp)
-			_ = closeFile()
-			late.Stop()
-			b.ledger.Give(s.owner, quota.Files, 1)
-			b.calls.Leave(s.owner)
-			close(done)
-		}()
-	})
-	return done
-}
-
-// hangUp ends the session of a process whose file does not close.
-func (s *session) hangUp() {
-	s.b.refuse("close hangs")
-	if raw, err := s.conn.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
 	}
 }
 

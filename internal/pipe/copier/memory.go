@@ -100,7 +100,7 @@ func (m *memory) Mapped(generation uint32) error {
 	if generation == 0 {
 		m.page.given()
 		m.recvs[0].given()
-		unix.Close(m.e.Doorbell)
+		unix.Close(m.e.Doorbell) // only the broker sends to it
 		m.e.Doorbell = -1
 	}
 	return nil
@@ -206,7 +206,7 @@ func (m *memory) release() {
 		}
 	}
 	if m.bell >= 0 {
-		unix.Close(m.bell)
+		m.e.CloseFD(m.bell)
 		m.bell = -1
 	}
 }

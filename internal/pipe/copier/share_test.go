@@ -43,7 +43,8 @@ func (b *bench) open(container string) *carriage {
 func (b *bench) openLimited(container string, limit float64) *carriage {
 	b.t.Helper()
 	a := quota.Owner{Cgroup: "/" + container}.Account()
-	ends := [2]*engine.End{{Owner: a, Limit: limit, Doorbell: -1}, {Owner: a, Limit: limit, Doorbell: -1}}
+	closeFD := func(fd int) { unix.Close(fd) }
+	ends := [2]*engine.End{{Owner: a, Limit: limit, CloseFD: closeFD, Doorbell: -1}, {Owner: a, Limit: limit, CloseFD: closeFD, Doorbell: -1}}
 	g, err := b.copier.open(b.worker, ends, func() {})
 	if err != nil {
 		b.t.Fatal(err)

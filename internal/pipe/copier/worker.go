@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/pipe/engine"
 	"github.com/scon-project/scon/internal/pipe/quota"
 )
 
@@ -351,8 +352,10 @@ func (w *worker) onDoorbell(m *memory) {
 	}
 	m.share.spend(doorbellCost)
 	m.share.limit.spend(doorbellCost)
-	var bytes [256]byte
-	n, err := unix.Read(m.bell, bytes[:])
+	n, err := engine.ReadDoorbell(m.bell)
+	if errors.Is(err, unix.EPERM) {
+		w.fail(m.carriage, errProtocol)
+	}
 	if n == 0 || err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
 		_ = unix.EpollCtl(w.epoll, unix.EPOLL_CTL_DEL, m.bell, nil)
 		return

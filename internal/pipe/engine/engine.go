@@ -5,6 +5,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -28,6 +29,9 @@ type End struct {
 	Limit    float64       // processors that the owner may use; 0: no limit
 	Doorbell int           // this end's doorbell socket, -1: none; with most engines, its other end is the peer's
 	Memory   Memory
+	// CloseFD closes a socket to which the process can send files, which may block: it does
+	// not wait for that.
+	CloseFD func(fd int)
 }
 
 // Memory is an engine's state for one end of a connection. The broker calls its methods with
@@ -111,6 +115,35 @@ type Carriage interface {
 func Signal(fd int) bool {
 	return unix.Sendto(fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil) == nil
 }
+
+// ReadDoorbell reads the bytes of a doorbell, which is nonblocking, as read does. EPERM: a process
+// has sent a file, which the read would close, and that may block.
+func ReadDoorbell(fd int) (n int, err error) {
+	var bytes [256]byte
+	n = len(bytes)
+	if !refusesFiles() {
+		var flags int
+		// The kernel closes copies only of what it peeks at. A read of as many bytes gets the
+		// same packets.
+		if n, _, flags, _, err = unix.Recvmsg(fd, bytes[:], nil, unix.MSG_PEEK|unix.MSG_DONTWAIT); err != nil || n == 0 {
+			return 0, err
+		}
+		if flags&unix.MSG_CTRUNC != 0 {
+			return 0, unix.EPERM
+		}
+	}
+	return unix.Read(fd, bytes[:n])
+}
+
+// refusesFiles reports whether the kernel can refuse files in a doorbell: Linux 6.16.
+var refusesFiles = sync.OnceValue(func() bool {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0) == nil
+})
 
 // Doorbells creates a pair of connected UNIX sockets by which two ends wake each other, of a
 // type such as SOCK_STREAM. They pass no files where the kernel can refuse that, from Linux 6.16

@@ -1,0 +1,168 @@
+package pipe
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/quota"
+)
+
+// A process can pass files whose last close blocks as long as it wants: a TCP socket with
+// SO_LINGER and unsent bytes, until its peer has acknowledged them; a file of FUSE, until its
+// server answers. It can set the option at any time, so a look at it before is no protection, and
+// the broker does not change the option, which other holders of the socket share.
+//
+// The broker meets such files in requests, and unread in the sockets of sessions, and before Linux
+// 6.16 in those of doorbells and backlogs (engine.Doorbells), to which a process can send: their
+// close closes what is unread, and so does a read with too little room for control data.
+// Everything that can be the last close of such a file goes through closeLater or, where files
+// are received, through the same gate.
+
+// closeLater closes a file that a process has passed, or a socket to which a process can send
+// files. Of these closes and other calls that may block, mostCalls are in progress at a time,
+// each container within its share; the others wait. A file is charged to the container until it
+// is closed. late is called if the close takes too long. The result is closed after the file.
+func (b *Broker) closeLater(o quota.Owner, late func(), closeFile func() error) <-chan struct{} {
+	done := make(chan struct{})
+	b.ledger.Force(o, quota.Files, 1)
+	b.calls.Start(o, func() {
+		go func() {
+			late := time.AfterFunc(callPatience, func() {
+				b.refuse("close hangs")
+				late()
+			})
+			_ = closeFile()
+			late.Stop()
+			b.ledger.Give(o, quota.Files, 1)
+			b.calls.Leave(o)
+			close(done)
+		}()
+	})
+	return done
+}
+
+// closeLater closes a file of the session. If that hangs, the session ends.
+func (s *session) closeLater(closeFile func() error) <-chan struct{} {
+	return s.b.closeLater(s.owner, s.hangUp, closeFile)
+}
+
+// closeFD does so for a descriptor.
+func (s *session) closeFD(fd int) { s.closeLater(func() error { return unix.Close(fd) }) }
+
+// hangUp ends the session.
+func (s *session) hangUp() {
+	if raw, err := s.conn.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+	}
+}
+
+// closePassed closes the file of a request. If that hangs, the session is to end.
+func (s *session) closePassed(file int) error {
+	select {
+	case <-s.closeLater(func() error { return unix.Close(file) }):
+		return nil
+	case <-time.After(callPatience):
+		return fmt.Errorf("close a file that the process has passed: %w", unix.ETIMEDOUT)
+	}
+}
+
+// receive waits for a packet, and returns its length and its file; -1: it has not exactly one.
+// A packet with files is received by the gate: the kernel closes those for which the control
+// data has no room.
+func (s *session) receive(buf []byte) (n, file int, err error) {
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return 0, -1, err
+	}
+	hasFiles := false
+	if closed := raw.Read(func(fd uintptr) bool {
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+			// A peek without room for control data closes copies only.
+			var flags int
+			_, _, flags, _, err = unix.Recvmsg(int(fd), buf, nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			if hasFiles = flags&unix.MSG_CTRUNC != 0; err == nil && !hasFiles {
+				n, err = unix.Read(int(fd), buf)
+			}
+		}
+		return !errors.Is(err, unix.EAGAIN)
+	}); closed != nil {
+		return 0, -1, closed
+	}
+	if err != nil || !hasFiles {
+		return n, -1, err
+	}
+	return s.receiveFiles(buf)
+}
+
+func (s *session) receiveFiles(buf []byte) (n, file int, err error) {
+	deadline := time.Now().Add(callPatience)
+	if !s.b.calls.Enter(s.owner, deadline) {
+		return 0, -1, errHeld
+	}
+	type packet struct {
+		n, file int
+		err     error
+	}
+	received := make(chan packet, 1)
+	go func() {
+		defer s.b.calls.Leave(s.owner)
+		var p packet
+		p.n, p.file, p.err = s.receiveNow(buf)
+		received <- p
+	}()
+	late := time.NewTimer(time.Until(deadline))
+	defer late.Stop()
+	select {
+	case p := <-received:
+		return p.n, p.file, p.err
+	case <-late.C:
+	}
+	go func() {
+		if p := <-received; p.file >= 0 {
+			s.closeFD(p.file)
+		}
+	}()
+	s.b.refuse("close hangs")
+	return 0, -1, errHeld
+}
+
+// receiveNow receives a packet that is there.
+func (s *session) receiveNow(buf []byte) (n, file int, err error) {
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return 0, -1, err
+	}
+	oob, oobn := make([]byte, unix.CmsgSpace(4)), 0
+	if closed := raw.Control(func(fd uintptr) {
+		n, oobn, _, _, err = unix.Recvmsg(int(fd), buf, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	}); closed != nil {
+		return 0, -1, closed
+	}
+	if err != nil {
+		return 0, -1, fmt.Errorf("receive a request: %w", os.NewSyscallError("recvmsg", err))
+	}
+	return n, received(oob[:oobn]), nil
+}
+
+// received returns the file of a packet, or -1 if there is not exactly one.
+func received(oob []byte) int {
+	var all []int
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return -1
+	}
+	for _, m := range messages {
+		if fds, err := unix.ParseUnixRights(&m); err == nil {
+			all = append(all, fds...)
+		}
+	}
+	if len(all) != 1 {
+		closeAll(all)
+		return -1
+	}
+	return all[0]
+}
