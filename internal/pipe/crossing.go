@@ -37,7 +37,7 @@ type crossing struct {
 	b         *Broker
 	ends      [2]*attachment // the client's, the server's
 	mark      [len(wireToken{}.Mark)]byte
-	exchange  exchange       // nonces; once it has begun
+	exchange  *exchange      // nonces; nil before it has begun
 	notices   [2]*noticeFile // what each end reads; nil before it has begun
 	looks     [2]bool        // each end looks for the other one's token
 	announced [2]bool        // the other end knows that this one sends its token
@@ -182,8 +182,8 @@ func (c *crossing) finish() {
 		c.b.attach.release(a)
 	}
 	leave := func() { c.b.crossings.Leave(c.owner()) }
-	if left := time.Until(c.exchange.deadline); c.made == nil && left > 0 && !c.changed {
-		time.AfterFunc(left, leave)
+	if c.made == nil && c.exchange != nil && !c.changed {
+		time.AfterFunc(time.Until(c.exchange.deadline), leave)
 	} else {
 		leave()
 	}

@@ -40,8 +40,12 @@ type exchange struct {
 	deadline time.Time
 }
 
-func newExchange(deadline time.Time) exchange {
-	return exchange{[2]token{newToken(), newToken()}, deadline}
+func newExchange(deadline time.Time) *exchange {
+	x := &exchange{deadline: deadline}
+	for i := range x.tokens {
+		_, _ = rand.Read(x.tokens[i][:]) // does not fail
+	}
+	return x
 }
 
 // matches reports whether a side's token has arrived.
@@ -58,7 +62,7 @@ func (x *exchange) cross(side int, from, to *tcpSocket) error {
 }
 
 func (x *exchange) send(side int, from *tcpSocket) error {
-	if err := from.send(x.tokens[side], x.deadline); err != nil {
+	if err := from.send(&x.tokens[side], x.deadline); err != nil {
 		return fmt.Errorf("send a token: %w", err)
 	}
 	return nil
@@ -88,26 +92,29 @@ const (
 
 type proofs struct {
 	mu        sync.Mutex
-	pending   map[token]*proof
+	pending   map[tokenKey]*proof
 	strangers map[*name][]*tcpSocket // oldest first
 	count     int
 }
 
+// tokenKey is the beginning of a token, which distinguishes those in progress.
+type tokenKey [16]byte
+
+func (v *token) key() (k tokenKey) {
+	copy(k[:], v[:])
+	return k
+}
+
 // proof is in progress. name and tcp are set when its first token arrives.
 type proof struct {
-	exchange
+	*exchange
 	name *name      // where the token arrived
 	tcp  *tcpSocket // the accepted socket there
 }
 
 func (p *proofs) init() {
-	p.pending = make(map[token]*proof)
+	p.pending = make(map[tokenKey]*proof)
 	p.strangers = make(map[*name][]*tcpSocket)
-}
-
-func newToken() (v token) {
-	_, _ = rand.Read(v[:]) // does not fail
-	return v
 }
 
 // find proves a client's TCP connection. It returns the name and the server's socket at
@@ -115,14 +122,14 @@ func newToken() (v token) {
 func (p *proofs) find(client *tcpSocket) (*name, *tcpSocket, error) {
 	q := &proof{exchange: newExchange(time.Now().Add(proofPatience))}
 	p.mu.Lock()
-	p.pending[q.tokens[0]] = q
+	p.pending[q.tokens[0].key()] = q
 	p.mu.Unlock()
 	err := q.send(0, client)
 	if err == nil {
 		err = q.expect(1, client)
 	}
 	p.mu.Lock()
-	delete(p.pending, q.tokens[0])
+	delete(p.pending, q.tokens[0].key())
 	p.mu.Unlock()
 	if err == nil {
 		return q.name, q.tcp, nil
@@ -140,24 +147,36 @@ func (p *proofs) identify(n *name, tcp *tcpSocket) {
 		out.close()
 	}
 	v, err := tcp.receive(deadline)
-	if q := p.recognize(n, tcp, v); err == nil && q != nil {
-		_ = q.send(1, tcp) // on failure the client times out
-		return
+	if err == nil {
+		if q := p.recognize(n, tcp, v); q != nil {
+			_ = q.send(1, tcp) // on failure the client times out
+			return
+		}
+	} else {
+		p.forget(n, tcp)
 	}
 	tcp.close()
 }
 
 // recognize removes a stranger and returns the proof of its token, or nil.
-func (p *proofs) recognize(n *name, tcp *tcpSocket, v token) *proof {
+func (p *proofs) recognize(n *name, tcp *tcpSocket, v *token) *proof {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drop(n, tcp)
-	q := p.pending[v]
-	if q != nil {
-		delete(p.pending, v)
-		q.name, q.tcp = n, tcp
+	q := p.pending[v.key()]
+	if q == nil || !q.matches(0, v[:]) {
+		return nil
 	}
+	delete(p.pending, v.key())
+	q.name, q.tcp = n, tcp
 	return q
+}
+
+// forget removes a stranger.
+func (p *proofs) forget(n *name, tcp *tcpSocket) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drop(n, tcp)
 }
 
 // add registers a stranger. It returns the one to close for it, or nil.

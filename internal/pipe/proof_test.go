@@ -187,7 +187,7 @@ func TestStrangers(t *testing.T) {
 		return conn
 	}
 	silent, garbage := stranger(), stranger()
-	if _, err := garbage.Write(make([]byte, 16)); err != nil {
+	if _, err := garbage.Write(make([]byte, tokenBytes)); err != nil {
 		t.Fatal(err)
 	}
 	if after := closedAfter(garbage); after > time.Second {

@@ -219,12 +219,16 @@ func (b *Broker) awaitStill(deadline time.Time) error {
 	if s == nil {
 		return nil // no rules have changed yet
 	}
-	late := time.NewTimer(time.Until(deadline))
-	defer late.Stop()
 	select {
 	case <-s.done:
-	case <-late.C:
-		return fmt.Errorf("wait for copies in progress: %w", unix.ETIMEDOUT)
+	default:
+		late := time.NewTimer(time.Until(deadline))
+		defer late.Stop()
+		select {
+		case <-s.done:
+		case <-late.C:
+			return fmt.Errorf("wait for copies in progress: %w", unix.ETIMEDOUT)
+		}
 	}
 	if s.err != nil {
 		b.mu.Lock()

@@ -183,7 +183,7 @@ func (t *tcpSocket) readable(deadline time.Time) error {
 }
 
 // send sends a token, whole or not at all.
-func (t *tcpSocket) send(v token, deadline time.Time) error {
+func (t *tcpSocket) send(v *token, deadline time.Time) error {
 	return t.call(deadline, func(fd int) error {
 		n, err := unix.SendmsgN(fd, v[:], nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		if err == nil && n < len(v) {
@@ -194,11 +194,11 @@ func (t *tcpSocket) send(v token, deadline time.Time) error {
 }
 
 // receive receives a token.
-func (t *tcpSocket) receive(deadline time.Time) (token, error) {
-	var v token
+func (t *tcpSocket) receive(deadline time.Time) (*token, error) {
+	v := new(token)
 	for got := 0; got < len(v); {
 		if err := t.readable(deadline); err != nil {
-			return token{}, err
+			return nil, err
 		}
 		n := 0
 		err := t.call(deadline, func(fd int) (err error) {
@@ -212,7 +212,7 @@ func (t *tcpSocket) receive(deadline time.Time) (token, error) {
 			continue // the process has read it, or a signal arrived
 		}
 		if err != nil {
-			return token{}, err
+			return nil, err
 		}
 		got += n
 	}

@@ -79,7 +79,8 @@ struct shared {
 	uint64_t tcp_left; /* bytes to come by TCP before the ring's */
 	uint64_t tcp_read; /* bytes read from TCP before the ring's */
 	atomic_bool sought; /* the peer sends its token, or has sent it */
-	_Atomic uint64_t token_at; /* 1 + the position of the peer's token, once it was found */
+	_Atomic uint64_t
+		token_at; /* 1 + the position of the peer's token, once it was found */
 	bool token_reported; /* the peer's token was reported to the broker */
 	atomic_bool token_done; /* it was removed from the stream, or is not in it */
 	atomic_bool tcp_reported; /* epoll has reported bytes of the socket */

@@ -33,8 +33,8 @@ static uint64_t position(struct channel *ch)
 	return s->token_done ? UINT64_MAX : s->token_at - 1;
 }
 
-/* find_mark returns where the mark is in bytes of the stream, or where its beginning is at
- * their end; n if nowhere. */
+/* find_mark returns where the mark is in bytes of the stream, or where its beginning is
+ * at their end; n if nowhere. */
 static size_t find_mark(struct channel *ch, const char *bytes, size_t n)
 {
 	const uint8_t *mark = ch->s->token.mark;
@@ -211,8 +211,8 @@ static void announce(struct channel *ch, int fd)
 	    real()->poll(&p, 1, 0) <= 0 || !(p.revents & POLLOUT))
 		return;
 	err = pace_call(&s->serial, &q, -1, &ignored, NULL, NULL);
-	/* A broker that has not answered may still tell the peer, which then looks for the
-	 * token: see proof_step. */
+	/* A broker that has not answered may still tell the peer, which then looks for
+	 * the token: see proof_step. */
 	if (!err)
 		send_token(ch, fd);
 	else if (err != -EAGAIN)
@@ -347,8 +347,7 @@ bool proof_step(struct channel *ch, int fd)
 		return false;
 	}
 	bell_drain(ch, -1);
-	if (!s->token_reported && proof_pending(ch) &&
-	    shared_try_lock(s, &s->rx_lock)) {
+	if (!s->token_reported && proof_pending(ch) && shared_try_lock(s, &s->rx_lock)) {
 		report(ch, fd);
 		pthread_mutex_unlock(&s->rx_lock);
 	}

@@ -5,10 +5,10 @@
  *
  * 1. An end that has a channel looks for the peer's token: once the notice says that the
  *    peer sends it, its receives end before the mark, or what may be its beginning.
- * 2. An end whose peer looks has the broker tell the peer, and sends the token by TCP. The
- *    program's next bytes follow by TCP.
- * 3. When the token is next in the stream, it is removed. Before, the broker reads it from
- *    the socket. The position is no news of the broker: it would be a way past the
+ * 2. An end whose peer looks has the broker tell the peer, and sends the token by TCP.
+ * The program's next bytes follow by TCP.
+ * 3. When the token is next in the stream, it is removed. Before, the broker reads it
+ * from the socket. The position is no news of the broker: it would be a way past the
  *    network.
  * 4. When the notice says that both tokens have arrived, the end gets doorbell, page and
  *    ring.
@@ -31,8 +31,8 @@ bool proof_step(struct channel *ch, int fd);
 bool proof_due(struct channel *ch);
 
 /* With rx_lock held: */
-/* proof_cut is how many of the n bytes to receive next are before the peer's token, or what
- * may be its beginning. */
+/* proof_cut is how many of the n bytes to receive next are before the peer's token, or
+ * what may be its beginning. */
 size_t proof_cut(struct channel *ch, int fd, size_t n);
 /* proof_take removes the peer's token, which is next in the stream. It returns 0, or
  * -EAGAIN if a part has not arrived. */

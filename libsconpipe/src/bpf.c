@@ -32,8 +32,8 @@ static int page_in(const void *buf, size_t len)
 	return madvise((void *)from, to - from, MADV_POPULATE_READ) < 0 ? -EFAULT : 0;
 }
 
-/* bpf_send sends what fits, at most MOST. -EAGAIN: there is no room; -EBUSY: the connection
- * is paused. */
+/* bpf_send sends what fits, at most MOST. -EAGAIN: there is no room; -EBUSY: the
+ * connection is paused. */
 ssize_t bpf_send(struct conn *c, const void *buf, size_t len)
 {
 	struct page *page = (struct page *)c->own;
