@@ -37,7 +37,7 @@ const blackHoleSessions = 500
 const (
 	opHello     = 1
 	opConnect   = 5
-	wireVersion = 7
+	wireVersion = 8
 )
 
 // runHostile is the hostile process of the attack "black hole". It attacks until the test
