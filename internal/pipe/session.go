@@ -105,6 +105,9 @@ func (b *Broker) register(conn *net.UnixConn) (_ *session, err error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.ctx.Err() != nil { // Close has ended the sessions that there were
+		return s, unix.ECONNABORTED
+	}
 	if err := b.takeBoth(s.owner, quota.Processes, 1, filesOfProcess); err != nil {
 		return s, err
 	}
