@@ -8,9 +8,12 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/nfhooks"
 	"github.com/scon-project/scon/internal/express/rules"
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/numbers"
 )
 
@@ -19,6 +22,7 @@ import (
 type policy struct {
 	*rules.Live
 	foreign *nfhooks.Reader // lists what judges packets at Netfilter's hooks and is no rule
+	nft     *nlmsg.Requests // asks for tables
 	known   []nfhooks.Hook  // as last listed
 	tracked map[uint8]bool  // and the families whose packets conntrack sees
 	log     *slog.Logger
@@ -75,14 +79,18 @@ func openPolicy(o rules.Options, log *slog.Logger, during func(wait func())) (po
 	if foreign.Blind != nil {
 		log.Info("functions of modules at Netfilter's hooks cannot be listed", "reason", foreign.Blind)
 	}
+	nft, err := nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return policy{}, errors.Join(err, foreign.Close())
+	}
 	live := rules.NewLive(o)
 	return policy{
-		Live: live, fresh: live.Fresh, foreign: foreign, log: log, during: during, tunnels: make(map[uint16]bool),
+		Live: live, fresh: live.Fresh, foreign: foreign, nft: nft, log: log, during: during, tunnels: make(map[uint16]bool),
 		check: check{every: checkEvery, next: time.Now().Add(checkEvery)},
 	}, nil
 }
 
-func (p *policy) close() error { return p.foreign.Close() }
+func (p *policy) close() error { return errors.Join(p.foreign.Close(), p.nft.Close()) }
 
 // follow brings the rules up to date and returns what has changed. An error is
 // logged once and kept in p.err, unless it is that a transaction is not announced to
@@ -186,7 +194,7 @@ func (p *policy) otherLegacy() bool {
 
 // ownerEnded reports whether a table of nftables has gone with the process that owned it.
 func (p *policy) ownerEnded() bool {
-	ended, err := p.OwnerEnded()
+	ended, err := p.OwnerEnded(p.nft)
 	return ended || err != nil
 }
 

@@ -440,8 +440,12 @@ func TestOwnerEnded(t *testing.T) {
 	const owned = "table ip marks { flags owner; chain p { type filter hook forward priority 0; limit rate 1/second drop; }; }"
 	ended := func() (is bool) {
 		nstest.Do(t, f.ns, func() {
-			var err error
-			if is, err = f.OwnerEnded(); err != nil {
+			sock, err := nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sock.Close()
+			if is, err = f.OwnerEnded(sock); err != nil {
 				t.Fatal(err)
 			}
 		})

@@ -9,8 +9,8 @@ import (
 // OwnerEnded reports whether a table that belongs to a process (flag owner) is gone: the
 // kernel removes it when the process closes its socket, and announces neither that nor a
 // new generation (net/netfilter/nf_tables_api.c, nft_rcv_nl_event). It asks only where
-// there is such a table.
-func (l *Live) OwnerEnded() (bool, error) {
+// there is such a table, by a socket that stays open: closing one waits for transactions.
+func (l *Live) OwnerEnded(sock *nlmsg.Requests) (bool, error) {
 	owned := make(map[tableKey]uint64)
 	if l.nft != nil {
 		for key, t := range l.nft.tables {
@@ -22,13 +22,8 @@ func (l *Live) OwnerEnded() (bool, error) {
 	if len(owned) == 0 {
 		return false, nil
 	}
-	sock, err := nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return false, err
-	}
-	defer sock.Close()
 	r := nftReader{sock: sock}
-	err = r.request(unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, unix.NLM_F_DUMP, nil, func(m nlmsg.Message) {
+	err := r.request(unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, unix.NLM_F_DUMP, nil, func(m nlmsg.Message) {
 		if len(m.Data) < sizeofNfgenmsg {
 			return
 		}
