@@ -16,9 +16,11 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/composer"
 	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/express/hooks"
 	"github.com/scon-project/scon/internal/express/rules"
+	"github.com/scon-project/scon/internal/numbers"
 )
 
 // explain adds what concerns all connections, or a container, to an explanation.
@@ -131,6 +133,9 @@ func (v view) flowFindings(f api.Flow) []api.Finding {
 	if f.LeaseLimitMS > 0 {
 		found = append(found, v.leaseFinding(f))
 	}
+	if elsewhere, is := v.elsewhereFinding(f); is {
+		found = append(found, elsewhere)
+	}
 	if f.State != api.FlowComposing {
 		return found
 	}
@@ -140,6 +145,30 @@ func (v view) flowFindings(f api.Flow) []api.Finding {
 		})
 	}
 	return found
+}
+
+// elsewhereFinding says that one half of a connection is not express: its packets enter at
+// another port than the one by which the connection began, as after a change of the
+// container's routes. Forged packets may be the reason as well.
+func (v view) elsewhereFinding(f api.Flow) (finding api.Finding, is bool) {
+	tuple, err := tracked(f)
+	e := v.table.Lookup(tuple)
+	if err != nil || e == nil || e.Elsewhere == (contable.Elsewhere{}) {
+		return finding, false
+	}
+	name := func(port int) string {
+		if p := v.hooks.Port(port); p != nil {
+			return p.Name
+		}
+		return "a port that is gone"
+	}
+	return api.Finding{
+		Level: "warn",
+		What: fmt.Sprintf("packets from %s enter at %s, where they go regular (seen %s ago)",
+			e.Elsewhere.Tuple.Src, name(e.Elsewhere.Port), numbers.Millis(time.Since(e.Elsewhere.At).Milliseconds())),
+		Why:    fmt.Sprintf("the connection began by %s: its container routes these packets by another of its networks now, or another one forges them", name(e.Port)),
+		Remedy: "let the container send packets of that address by the network that has it ('ip route get' in the container), or open the connection anew",
+	}, true
 }
 
 // leaseFinding says how long the lease of a Conentry is, and why.

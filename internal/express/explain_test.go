@@ -3,6 +3,7 @@ package express_test
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -111,5 +112,32 @@ func TestExplainLeftOut(t *testing.T) {
 			}
 		}
 		return fmt.Errorf("%+v", x)
+	})
+}
+
+// After a container has got another network with the better default route, what it sends of
+// an established connection enters by that one, and goes regular: explain says so.
+func TestExplainOtherWay(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	c := b.Outgoing("udp", 1).GoExpress()
+	container := filepath.Base(b.Node(lab.Container(1)))
+	b.Sh(lab.Device, `ip link add br9 type bridge
+		ip addr add 172.30.0.1/24 dev br9
+		ip link set br9 up
+		ip link add v9 master br9 type veth peer name eth9 netns `+container+`
+		ip link set v9 up
+		iptables-nft -I FORWARD -i br9 -j ACCEPT`)
+	b.Sh(lab.Container(1), `ip addr add 172.30.0.2/24 dev eth9
+		ip link set eth9 up
+		ip route replace default via 172.30.0.1`)
+	scontest.Eventually(t, "the other way is named", func() error {
+		c.MustPing(1)
+		x, err := b.Daemon.Explain(fmt.Sprintf("udp:172.17.0.2:%d", c.Port()))
+		text := fmt.Sprint(x.Findings)
+		if err == nil && !(strings.Contains(text, "enter at v9, where they go regular") && strings.Contains(text, "began by veth1")) {
+			err = fmt.Errorf("explained as %s", text)
+		}
+		return err
 	})
 }

@@ -47,8 +47,12 @@ func (c *Composer) end(p *discover.Port, addr netip.Addr) contable.End {
 // the port p. While no decision was seen, the other end may prove to be a
 // container. It returns why the connection stays regular, if it does.
 func (c *Composer) join(e *contable.Conentry, p *discover.Port, tuple conntrack.Tuple, now time.Time) Refusal {
-	if e.Has(p.Index) || !c.table.Undecided(e) {
-		return "" // announced before the Conentry was placed, or with forged addresses
+	if e.Has(p.Index) {
+		return "" // announced before the Conentry was placed
+	}
+	if !c.table.Undecided(e) { // the container has another way out now, or the addresses are forged
+		e.Elsewhere = contable.Elsewhere{Port: p.Index, Tuple: tuple, At: now}
+		return ""
 	}
 	a := c.account(p.Index)
 	if !c.allow(a, now) {

@@ -72,6 +72,9 @@ type Conentry struct {
 	// goes regular, and Bound what bounds it, for the user; see SetLease.
 	Lease time.Duration
 	Bound string
+	// Elsewhere is where packets of it were seen last that go regular because its container's
+	// port is another one; the composer sets it.
+	Elsewhere Elsewhere
 	// Marked means that its mark in conntrack is looked at; the composer sets it.
 	Marked bool
 	// Reading is the composer's, of the state by which it has decided the lease.
@@ -399,6 +402,14 @@ func (t *Table) express(e *Conentry) Totals {
 		packets + atomic.LoadUint64(&in.Packets), bytes + atomic.LoadUint64(&in.Bytes),
 		packets, bytes,
 	}
+}
+
+// Elsewhere is a port at which packets of a connection enter, and which is not its
+// Conentry's. The zero value is none.
+type Elsewhere struct {
+	Port  int
+	Tuple conntrack.Tuple // of the packets
+	At    time.Time
 }
 
 // Retire removes a Conentry: from now on its packets go regular.
