@@ -113,6 +113,18 @@ always_inline enum reason parse_ipv6(struct ipv6hdr *ip6, void *end, __u8 protoc
 }
 
 /*
+ * The length of a segment of BIG TCP, which its IP header has no room for: iph_totlen() in
+ * the kernel's include/linux/ip.h, skb_ipv6_pktlen() in ipv6.h.
+ */
+always_inline void set_big_length(struct __sk_buff *skb, struct packet *pkt)
+{
+	const __u32 none = is_ipv6(pkt) ? sizeof(struct ipv6hdr) : 0;
+
+	if (pkt->len == none && skb->gso_size && !is_udp(&pkt->key))
+		pkt->len = skb->len - pkt->mac_header;
+}
+
+/*
  * Parses any skb as IPv6 or IPv4, behind a MAC header of that length. May
  * invalidate pointers into the packet.
  */
@@ -125,6 +137,7 @@ always_inline enum reason parse(struct __sk_buff *skb, struct packet *pkt, int v
 	void *data = (void *)(long)skb->data;
 	void *end = (void *)(long)skb->data_end;
 	__u32 headers;
+	enum reason reason;
 	void *ip;
 
 	if (skb->protocol != bpf_htons(v6 ? ETH_P_IPV6 : ETH_P_IP))
@@ -144,8 +157,12 @@ always_inline enum reason parse(struct __sk_buff *skb, struct packet *pkt, int v
 	ip = data + mac_header;
 	pkt->mac_header = mac_header;
 	if (v6)
-		return parse_ipv6(ip, end, ((struct ipv6hdr *)ip)->nexthdr, pkt);
-	return parse_ipv4(ip, end, ((struct iphdr *)ip)->protocol, pkt);
+		reason = parse_ipv6(ip, end, ((struct ipv6hdr *)ip)->nexthdr, pkt);
+	else
+		reason = parse_ipv4(ip, end, ((struct iphdr *)ip)->protocol, pkt);
+	if (!reason)
+		set_big_length(skb, pkt);
+	return reason;
 }
 
 /* IPPROTO_* of an IPv4 packet, 0 if the IP header is not linear. */

@@ -1,6 +1,8 @@
 package express_test
 
 import (
+	"errors"
+	"github.com/vishvananda/netlink"
 	"testing"
 	"time"
 
@@ -32,4 +34,39 @@ func TestUDPGROForwarding(t *testing.T) {
 			b.WantNoInvalid()
 		})
 	}
+}
+
+// Segments of BIG TCP, whose length has no room in the IP header, go express as all others.
+func TestBigTCP(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{Offload: true})
+	const size = 180 << 10
+	for _, node := range []string{lab.Container(1), lab.Device, lab.Edge} {
+		if err := b.Do(node, func() error {
+			links, err := netlink.LinkList()
+			for _, l := range links {
+				if err == nil && l.Type() != "loopback" && l.Attrs().Name != "lo" {
+					err = errors.Join(netlink.LinkSetGSOIPv4MaxSize(l, size), netlink.LinkSetGROIPv4MaxSize(l, size))
+				}
+			}
+			return err
+		}); err != nil {
+			t.Skipf("no BIG TCP over IPv4 (Linux 6.3): %v", err)
+		}
+	}
+	c := b.Outgoing("tcp", 1).GoExpress()
+	flow := c.MustFlow()
+	sent := c.Exchange(256 << 20)
+	now := c.MustFlow()
+	var express, bytes uint64
+	for dir := range sent {
+		express += now.ExpressPackets[dir] - flow.ExpressPackets[dir]
+		bytes += now.ExpressBytes[dir] - flow.ExpressBytes[dir]
+	}
+	c.WantShare(flow.ExpressBytes, now.ExpressBytes, sent)
+	c1, _ := b.Container(1)
+	if n := c1.Reasons["malformed"]; n > 0 {
+		t.Errorf("%d packets were malformed", n)
+	}
+	t.Logf("%d packets of %d bytes on average", express, bytes/express)
 }
