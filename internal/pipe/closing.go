@@ -23,13 +23,13 @@ import (
 // are received, through the same gate.
 
 // closeLater closes a file that a process has passed, or a socket to which a process can send
-// files. Of these closes and other calls that may block, mostCalls are in progress at a time,
-// each container within its share; the others wait. A file is charged to the container until it
+// files. Of these closes mostCloses are in progress at a time, each container within its share; the
+// others wait. A file is charged to the container until it
 // is closed. late is called if the close takes too long. The result is closed after the file.
 func (b *Broker) closeLater(o quota.Owner, late func(), closeFile func() error) <-chan struct{} {
 	done := make(chan struct{})
 	b.ledger.Force(o, quota.Files, 1)
-	b.calls.Start(o, func() {
+	b.closes.Start(o, func() {
 		go func() {
 			late := time.AfterFunc(callPatience, func() {
 				b.refuse("close hangs")
@@ -38,7 +38,7 @@ func (b *Broker) closeLater(o quota.Owner, late func(), closeFile func() error) 
 			_ = closeFile()
 			late.Stop()
 			b.ledger.Give(o, quota.Files, 1)
-			b.calls.Leave(o)
+			b.closes.Leave(o)
 			close(done)
 		}()
 	})

@@ -28,6 +28,7 @@ type connection struct {
 	held    []charge // of the memory limit
 	over    bool     // the doorbells are shut down
 	died    bool     // an end did not close it
+	ended   bool     // its engine delivers nothing any more
 	counted bool     // in the totals
 
 	// tcp are the two sockets of the connection's own TCP, client's and server's. Constant.
@@ -96,6 +97,9 @@ func (s *session) connect(r request) (answer reply, err error) {
 	b.mu.Lock()
 	changes := b.changes
 	b.mu.Unlock()
+	if err := b.awaitStill(time.Now().Add(leastPatience)); err != nil { // no copy may carry its token
+		return answer, err
+	}
 	var n *name
 	if n, tcp[1], err = b.proofs.find(client); err != nil {
 		b.refuse("network")
@@ -452,7 +456,7 @@ func (c *connection) notifyPeer(e *end) {
 
 // reset ends the connection at once: no further byte is delivered by the engine.
 func (c *connection) reset() {
-	c.died = true
+	c.died, c.ended = true, true
 	if c.carriage != nil {
 		c.over = true
 		c.carriage.HangUp()
@@ -468,7 +472,7 @@ func (c *connection) reset() {
 func (c *connection) lost() {
 	c.b.mu.Lock()
 	defer c.b.mu.Unlock()
-	c.over, c.died = true, true
+	c.over, c.died, c.ended = true, true, true
 }
 
 // hangUp shuts both doorbells down.

@@ -44,6 +44,7 @@ type crossing struct {
 	arrived   [2]bool        // the token of this end has been seen at the other one
 	asked     [2]int         // how often this end had the broker look at its socket
 	proven    bool
+	cancel    func()      // of what waits for the gate
 	admitted  bool        // it counts among those under way until it is over
 	late      *time.Timer // nil until it has begun
 	over      bool
@@ -58,7 +59,7 @@ func (c *crossing) owner() quota.Owner { return c.ends[0].owner.owner }
 func (c *crossing) await() {
 	b := c.b
 	b.attach.crossings[c] = true
-	b.crossings.Start(c.owner(), func() {
+	c.cancel = b.crossings.Start(c.owner(), func() {
 		if b.ctx.Err() == nil {
 			b.running.Go(c.begin)
 		}
@@ -176,6 +177,7 @@ func (c *crossing) finish() {
 	}
 	delete(c.b.attach.crossings, c)
 	if !c.admitted {
+		c.cancel()
 		return
 	}
 	for _, a := range c.ends {

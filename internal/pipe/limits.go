@@ -13,6 +13,7 @@ const (
 	mostProcesses = 4096
 	mostNames     = 8192
 	mostPending   = 8192 // connections not yet accepted
+	mostCloses    = 256  // concurrent closes of files that processes have passed, each of which may hang
 	mostCalls     = 512  // concurrent calls on processes' sockets, each of which may hang
 	mostProofs    = 8192 // concurrent proofs after a change of rules
 	mostCrossings = 64   // concurrent proofs under "scon run", in the background of other work

@@ -146,6 +146,19 @@ func TestClosedSends(t *testing.T) {
 // Bytes that an end of copier has sent before it closed are subject to changes of rules, too.
 func TestClosedCopies(t *testing.T) {
 	t.Parallel()
+	for what, leave := range map[string]func(s client, id uint32){
+		"closed": func(s client, id uint32) { s.must(message{op: opClose, id: id}) },
+		// The process has died, and its child has the memory.
+		"died": func(s client, _ uint32) { s.conn.Close() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			testClosedCopies(t, leave)
+		})
+	}
+}
+
+func testClosedCopies(t *testing.T, leave func(s client, id uint32)) {
 	b, socket := serve(t, nil)
 	ns := nstest.New(t)
 	var ends [2]mappedEnd
@@ -156,7 +169,7 @@ func TestClosedCopies(t *testing.T) {
 		ends[0].ring()
 		ends[1].await(peerHead, ends[0].answer.size)
 		store(ends[0].page, ownHead, 2*ends[0].answer.size) // for which there is no room
-		sessions[0].must(message{op: opClose, id: ends[0].answer.id})
+		leave(sessions[0], ends[0].answer.id)
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -198,5 +211,20 @@ func TestSocketsTakeNoFiles(t *testing.T) {
 	}
 	if err := unix.SetsockoptInt(p.server.files[0], unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 1); !errors.Is(err, unix.EPERM) {
 		t.Errorf("the other end allows files: %v, want %v", err, unix.EPERM)
+	}
+}
+
+// A process can give the sockets that the broker has given it no name, which the other end could
+// read: while a connection is paused, too.
+func TestSocketsTakeNoNames(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	p := openPair(t, socket)
+	ends, _ := openEnds(t, socket)
+	for what, fd := range map[string]int{"a doorbell of bpf": p.client.files[0], "a doorbell of copier": ends[0].answer.files[0]} {
+		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: "@bits"}); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("%s: %v, want %v", what, err, unix.EINVAL)
+		}
 	}
 }

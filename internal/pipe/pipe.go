@@ -74,6 +74,7 @@ type Broker struct {
 	distances distances
 	rejecting chan struct{} // semaphore of reject
 	ledger    *quota.Ledger
+	closes    *quota.Gate // closes of files that processes have passed
 	calls     *quota.Gate // calls on sockets that processes share
 	checks    *quota.Gate // proofs after changes of rules
 	crossings *quota.Gate // proofs under "scon run"
@@ -116,7 +117,7 @@ func New(o Options) (*Broker, error) {
 		opts: o, log: o.Logger, listener: l,
 		sessions: make(map[*session]bool), names: make(map[*name]bool), connections: make(map[*connection]bool),
 		rejecting: make(chan struct{}, mostRejecting),
-		ledger:    ledger, calls: quota.NewGate(mostCalls), checks: quota.NewGate(mostProofs), crossings: quota.NewGate(mostCrossings), absences: quota.NewGate(mostAbsences),
+		ledger:    ledger, closes: quota.NewGate(mostCloses), calls: quota.NewGate(mostCalls), checks: quota.NewGate(mostProofs), crossings: quota.NewGate(mostCrossings), absences: quota.NewGate(mostAbsences),
 		changed: make(chan time.Time, 1), pulse: service.NewPulse(),
 		counts: Counts{Refused: make(map[string]uint64)},
 	}

@@ -123,9 +123,10 @@ func (b *Broker) recheck(changed time.Time) *sync.WaitGroup {
 }
 
 // copies reports whether bytes may get from one end to the other by the broker or the program.
-// The engine copier delivers what an end has sent before it closed. The lock is held.
+// The engine copier delivers what an end has sent before it closed or its process died: another
+// process may still have its memory. The lock is held.
 func (c *connection) copies() bool {
-	return !c.attached && (!c.over || c.carriage != nil && !c.died)
+	return !c.attached && (!c.over || c.carriage != nil && !c.ended)
 }
 
 // pause pauses a connection that copies, if its engine can. The lock is held.

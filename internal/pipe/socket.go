@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -70,14 +71,38 @@ func bind(path string) (_ *containersSocket, err error) {
 		}
 	}()
 	l.SetUnlinkOnClose(false) // the name may be another socket's then
-	if err := os.Chmod(path, socketMode); err != nil {
+	file, err := fileOf(l)
+	if err != nil {
+		return nil, fmt.Errorf("open the file of socket %s: %w", path, err)
+	}
+	defer file.Close()
+	// Not by the name, which a container may have given to another file since.
+	if err := os.Chmod(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), socketMode); err != nil {
 		return nil, fmt.Errorf("set mode of socket %s: %w", path, err)
 	}
-	info, err := os.Lstat(path)
+	info, err := file.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("look at socket %s: %w", path, err)
 	}
 	return &containersSocket{l, path, info}, nil
+}
+
+// fileOf opens the file that a socket was bound to, wherever that is now, with O_PATH.
+func fileOf(l *net.UnixListener) (*os.File, error) {
+	const siocunixfile = 0x89e0 // SIOCUNIXFILE
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var fd uintptr
+	var errno syscall.Errno
+	if err := raw.Control(func(s uintptr) { fd, _, errno = unix.Syscall(unix.SYS_IOCTL, s, siocunixfile, 0) }); err != nil {
+		return nil, err
+	}
+	if errno != 0 {
+		return nil, os.NewSyscallError("SIOCUNIXFILE", errno)
+	}
+	return os.NewFile(fd, l.Addr().String()), nil
 }
 
 // lost returns why the name does not lead to this socket, or others could replace it; nil:

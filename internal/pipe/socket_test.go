@@ -87,12 +87,12 @@ func TestImpostor(t *testing.T) {
 	}
 	t.Run("without proof", func(t *testing.T) {
 		t.Parallel()
-		socket := filepath.Join(t.TempDir(), "p")
+		socket := filepath.Join(privateDir(t), "p")
 		refused(t, absent(t, impostor(t, socket, "/proc/self/ns/uts")))
 	})
 	t.Run("directory of all", func(t *testing.T) {
 		t.Parallel()
-		socket := filepath.Join(t.TempDir(), "p")
+		socket := filepath.Join(privateDir(t), "p")
 		impostor(t, socket, "/proc/self/ns/net")
 		if said := absent(t, socket); strings.Contains(said, "Permission denied") {
 			t.Errorf("the broker's own proof is refused: %s", said)
@@ -142,4 +142,14 @@ func impostor(t *testing.T, socket, proof string) string {
 		}
 	}()
 	return socket
+}
+
+// privateDir is a directory that only its owner can write, whatever the umask is.
+func privateDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }

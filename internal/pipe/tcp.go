@@ -229,17 +229,17 @@ func (t *tcpSocket) accept() (_ *tcpSocket, err error) {
 			return err
 		}
 		if fd = accepted; settled.Swap(true) {
-			unix.Close(accepted)
+			closeAtOnce(accepted)
 		}
 		return nil
 	})
 	if errors.Is(err, errHeld) && settled.Swap(true) {
-		unix.Close(fd)
+		closeAtOnce(fd)
 	}
 	if err != nil {
 		return nil, err
 	}
-	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	lingerNot(fd)
 	for _, o := range [][3]int{
 		{unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer},
 		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
@@ -257,6 +257,16 @@ func (t *tcpSocket) accept() (_ *tcpSocket, err error) {
 		return nil, err
 	}
 	return accepted, nil
+}
+
+// lingerNot has the close of a socket wait for nothing: it may have the listener's SO_LINGER.
+func lingerNot(fd int) {
+	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+}
+
+func closeAtOnce(fd int) {
+	lingerNot(fd)
+	unix.Close(fd)
 }
 
 // keepAliveSeconds is TCP_KEEPIDLE of accepted connections.

@@ -188,9 +188,16 @@ func TestCheck(t *testing.T) {
 			b.want(b.cni("ADD", "c", path, conf))
 			b.want(b.cni("CHECK", "c", path, conf))
 			host := b.devices()[0]
-			nstest.Run(t, pod, damage.inside)
-			nstest.Run(t, b.host, strings.NewReplacer("HOST", host, "ADDRESS", b.address("c")).Replace(damage.host))
-			if a := b.cni("CHECK", "c", path, conf); a.code != 1 || !strings.Contains(a.out, what) {
+			check := func() answer {
+				nstest.Run(t, pod, damage.inside)
+				nstest.Run(t, b.host, strings.NewReplacer("HOST", host, "ADDRESS", b.address("c")).Replace(damage.host))
+				return b.cni("CHECK", "c", path, conf)
+			}
+			a := check()
+			if a.code == 0 { // the agent looks for missing rules now and then, and has just restored them
+				a = check()
+			}
+			if a.code != 1 || !strings.Contains(a.out, what) {
 				t.Errorf("CHECK: %d %s", a.code, a.out)
 			}
 			b.want(b.cni("DEL", "c", path, conf))

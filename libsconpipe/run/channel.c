@@ -442,14 +442,15 @@ void bell_drain(struct channel *ch, int own)
 	bool rang = false;
 	char bytes[64];
 	ssize_t n;
+	int tries = 0;
 
 	if (s->bell_closed)
 		return;
 	do {
 		n = real()->recv(ch->c.fd, bytes, sizeof(bytes), MSG_DONTWAIT);
 		rang |= n >= 0;
-	} while (n > 0 || (n < 0 && errno == EINTR));
-	if (n == 0 || (n < 0 && errno != EAGAIN))
+	} while ((n > 0 || (n < 0 && errno == EINTR)) && ++tries < MOST_RINGS);
+	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
 		s->bell_closed = true;
 	if (!rang)
 		return;

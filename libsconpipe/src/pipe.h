@@ -25,6 +25,7 @@
 
 #define PAGE 4096
 #define MOST_FILES 4
+#define MOST_RINGS 16 /* bytes of a doorbell read at a time; a peer can go on sending */
 
 /* relax is for loops that poll a value that another CPU writes. */
 static inline void relax(void)

@@ -154,10 +154,15 @@ func Doorbells(kind int) (pair [2]int, err error) {
 		return [2]int{-1, -1}, fmt.Errorf("create doorbells: %w", err)
 	}
 	for _, fd := range pair {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0); err != nil && !errors.Is(err, unix.ENOPROTOOPT) {
+		err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0)
+		if errors.Is(err, unix.ENOPROTOOPT) {
+			err = nil
+		}
+		// The kernel gives it a name, so that no process can: the other end could read that.
+		if err = errors.Join(err, unix.Bind(fd, &unix.SockaddrUnix{})); err != nil {
 			unix.Close(pair[0])
 			unix.Close(pair[1])
-			return [2]int{-1, -1}, fmt.Errorf("forbid files in a doorbell: %w", err)
+			return [2]int{-1, -1}, fmt.Errorf("forbid files and names in a doorbell: %w", err)
 		}
 	}
 	return pair, nil

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -59,6 +60,20 @@ func (q *Queue[T]) popIf(may func(Account) bool) (v T, ok bool) {
 	return v, false
 }
 
+// Remove removes a value of an owner, if it is there.
+func (q *Queue[T]) Remove(o Owner, is func(T) bool) {
+	a := o.Account()
+	i := slices.IndexFunc(q.of[a], is)
+	if i < 0 {
+		return
+	}
+	q.count--
+	if q.of[a] = slices.Delete(q.of[a], i, i+1); len(q.of[a]) == 0 {
+		delete(q.of, a)
+		q.order = slices.DeleteFunc(q.order, func(b Account) bool { return b == a })
+	}
+}
+
 // Yield makes room for a value of an owner: it removes the newest value of the owner with the
 // most values, if that owner then still has more than to has now; false: it does not.
 func (q *Queue[T]) Yield(to Owner) (v T, ok bool) {
@@ -105,7 +120,6 @@ type Gate struct {
 type ticket struct {
 	owner Owner
 	admit func() // called with the gate's lock held
-	gone  bool   // Enter has timed out
 }
 
 // NewGate returns a gate for at most that many concurrent calls.
@@ -135,14 +149,26 @@ func (g *Gate) Enter(o Owner, deadline time.Time) bool {
 	case <-open: // admitted meanwhile
 		return true
 	default:
-		t.gone = true
+		g.remove(t)
 		return false
 	}
 }
 
 // Start calls fn, which must not block, once a call of the owner is admitted. Leave has to be
-// called at the end of the call.
-func (g *Gate) Start(o Owner, fn func()) { g.push(o, fn) }
+// called at the end of the call. cancel takes back a call that is not admitted yet.
+func (g *Gate) Start(o Owner, fn func()) (cancel func()) {
+	t := g.push(o, fn)
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.remove(t)
+	}
+}
+
+// remove takes a ticket out, if it waits. The lock is held.
+func (g *Gate) remove(t *ticket) {
+	g.waiting.Remove(t.owner, func(other *ticket) bool { return other == t })
+}
 
 // push adds a ticket, and admits what there is room for.
 func (g *Gate) push(o Owner, admit func()) *ticket {
@@ -173,10 +199,8 @@ func (g *Gate) admit() {
 		if !ok {
 			return
 		}
-		if !t.gone {
-			g.all++
-			g.of[t.owner.Account()]++
-			t.admit()
-		}
+		g.all++
+		g.of[t.owner.Account()]++
+		t.admit()
 	}
 }

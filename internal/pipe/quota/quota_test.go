@@ -229,3 +229,30 @@ func TestParseCPUMax(t *testing.T) {
 		}
 	}
 }
+
+// Calls that are taken back, or have waited too long, leave nothing, also behind calls of an
+// owner without room.
+func TestGateForgets(t *testing.T) {
+	g := NewGate(2)
+	o := owner(1, "/a")
+	if !g.Enter(o, time.Now().Add(time.Minute)) {
+		t.Fatal("the first call is not admitted")
+	}
+	ran := false
+	first := g.Start(o, func() { ran = true })
+	for range 100 {
+		g.Start(o, func() { t.Error("a call that was taken back is admitted") })()
+		if g.Enter(o, time.Now().Add(time.Microsecond)) {
+			t.Fatal("a call is admitted without room")
+		}
+	}
+	if n := g.waiting.Len(); n != 1 {
+		t.Errorf("%d calls wait, want 1", n)
+	}
+	g.Leave(o)
+	if !ran || g.waiting.Len() != 0 {
+		t.Errorf("the call that waits has run: %v; %d wait", ran, g.waiting.Len())
+	}
+	first() // it is admitted already
+	g.Leave(o)
+}
