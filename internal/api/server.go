@@ -52,7 +52,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 func serve(ctx context.Context, l net.Listener, srv *http.Server, log *slog.Logger) error {
 	srv.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
 	srv.ReadHeaderTimeout, srv.ReadTimeout = cmp.Or(srv.ReadHeaderTimeout, readTimeout), readTimeout
-	srv.WriteTimeout, srv.IdleTimeout = writeTimeout, cmp.Or(srv.IdleTimeout, idleTimeout)
+	srv.WriteTimeout, srv.IdleTimeout = writeTimeout, idleTimeout
 	srv.MaxHeaderBytes = maxHeader
 	srv.BaseContext = func(net.Listener) context.Context { return ctx }
 	served := make(chan error, 1)

@@ -42,7 +42,7 @@ const (
 	BoundByNexthop   = "a third of the time without packets after which a resilient group of next hops moves them (idle_timer)"
 	BoundByTable     = "a third of the time that a bridge keeps a MAC address (ageing_time)"
 	BoundByRule      = "a rule depends on what changes without an announcement"
-	BoundByMarks     = "a rule depends on its mark in conntrack, which is looked at once a second for 1000 connections"
+	BoundByMarks     = "a rule depends on its mark in conntrack, which is looked at once a second for 1000 connections, of a container half of what others leave"
 	BoundByLegacy    = "iptables-legacy has tables, which may change without an announcement"
 	BoundByUntracked = "conntrack does not see the connection, and this kernel does not say when it begins to"
 	BoundByOverlay   = "its packets skip an overlay device"

@@ -56,13 +56,23 @@ func (r *recheck) add(e *contable.Conentry) {
 }
 
 // watchMark has a Conentry's mark looked at once a second, and reports false if there are
-// too many of which it is.
+// too many of which it is. A container may have half of what the others have left.
 func (r *recheck) watchMark(e *contable.Conentry) bool {
-	if !e.Marked && len(r.marked) < mostMarked {
-		e.Marked = true
-		r.marked = append(r.marked, e)
+	if e.Marked {
+		return true
 	}
-	return e.Marked
+	own := 0
+	for _, other := range r.marked {
+		if other.Port == e.Port {
+			own++
+		}
+	}
+	if own >= (mostMarked-(len(r.marked)-own))/2 {
+		return false
+	}
+	e.Marked = true
+	r.marked = append(r.marked, e)
+	return true
 }
 
 // nextMarked takes the next Conentries whose mark is to be looked at. It forgets those that

@@ -174,7 +174,10 @@ func (m *machine) run(c *chain, depth int) (left outcome) {
 		}
 		if m.change.has(r) {
 			m.stopped = m.stopped || m.differs(r)
-			continue
+			if m.stopped || r.gone || r.added || len(m.change.sets[r]) == 0 {
+				continue
+			}
+			// Its set has changed, and they find what they found before: they go on by that.
 		}
 		matched := m.apply(r)
 		if matched == no {

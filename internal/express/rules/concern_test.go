@@ -44,6 +44,9 @@ table inet t {
 		name, before, change string
 		concerned            bool
 	}{
+		{"an element of a map about others, and a rule of a chain that it leads to", "table inet t { chain a { }; chain b { }; map m { type ipv4_addr : verdict; elements = { 172.17.0.2 : jump a }; }; chain f { type filter hook forward priority 0; ip saddr vmap @m; }; }", "add element inet t m { 10.9.9.9 : jump b }; add rule inet t a drop", true},
+		{"an element of a set about others, and a rule of a chain that it leads to", "table inet t { chain a { }; set s { type ipv4_addr; elements = { 172.17.0.2 }; }; chain f { type filter hook forward priority 0; meta mark 1 ip saddr @s jump a; }; }", "add element inet t s { 10.9.9.9 }; add rule inet t a drop", true},
+		{"the same about others", "table inet t { chain a { }; chain b { }; map m { type ipv4_addr : verdict; elements = { 172.17.0.2 : jump a }; }; chain f { type filter hook forward priority 0; ip saddr vmap @m; }; }", "add element inet t m { 10.9.9.9 : jump b }; add rule inet t b drop", false},
 		{"an element of a large map, about others", many, "add element inet t services { 198.51.100.200 . tcp . 80 : goto drops }", false},
 		{"an element of a large map, about its port and others", many, "add element inet t services { 198.51.100.200 . tcp . 443 : goto drops }", false},
 		{"an element of a large map", many, "add element inet t services { 198.51.100.7 . tcp . 443 : goto drops }", true},

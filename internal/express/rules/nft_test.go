@@ -316,6 +316,7 @@ func TestOutputOfBridge(t *testing.T) {
 		{"realm", chainAt("output", "meta rtclassid 1 drop"), over, lacking("rtclassid")},
 		{"realm, postrouting", chainAt("postrouting", "meta rtclassid 1 drop"), over, lacking("rtclassid")},
 		{"replies", chainAt("output", "meta rtclassid 1 drop"), incoming, lacking("rtclassid")},
+		{"for whom", chainAt("output", "meta pkttype host accept"), over, lacking("meta pkttype")},
 		{"mark", chainAt("output", "ct mark 1 drop"), over, lacking("ct mark")},
 		{"mark set", chainAt("output", "ct mark set 1"), over, lacking("ct mark")},
 		{"map", chainAt("output", "ct state vmap { invalid : drop, established : accept }"), over, lacking("ct state")},

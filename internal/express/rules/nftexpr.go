@@ -200,8 +200,8 @@ func (k *compiler) load(e nftExpr, dreg uint16, length int, src source, load fun
 	}})
 }
 
-// lacking adds a step for what express packets lack that pass the hook: conntrack's entry
-// and the route. There a rule judges them otherwise than regular ones (nft_ct_get_eval in
+// lacking adds a step for what express packets lack that pass the hook: conntrack's entry,
+// the route, and that they are for this host. There a rule judges them otherwise than regular ones (nft_ct_get_eval in
 // the kernel's net/netfilter/nft_ct.c: INVALID, or no match).
 func (k *compiler) lacking(name string) {
 	k.step(step{pure: true, check: func(m *machine) truth {
@@ -213,8 +213,8 @@ func (k *compiler) lacking(name string) {
 	}})
 }
 
-// xtLacking are matches of iptables that ask for conntrack's entry or the route.
-var xtLacking = []string{"connbytes", "connlabel", "connlimit", "connmark", "conntrack", "helper", "policy", "realm", "state"}
+// xtLacking are matches of iptables that ask for these.
+var xtLacking = []string{"connbytes", "connlabel", "connlimit", "connmark", "conntrack", "helper", "pkttype", "policy", "realm", "state"}
 
 // unknown loads something that is the same for all packets of a connection.
 func unknown(_ *machine, to []octet) { clear(to) }

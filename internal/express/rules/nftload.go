@@ -181,7 +181,7 @@ func (k *compiler) meta(e nftExpr) {
 	case e.has(unix.NFTA_META_SREG):
 		k.setMeta(e, key)
 	case ok:
-		if key == unix.NFT_META_RTCLASSID || key == unix.NFT_META_SECMARK {
+		if key == unix.NFT_META_RTCLASSID || key == unix.NFT_META_SECMARK || key == unix.NFT_META_PKTTYPE {
 			k.lacking(known.name)
 		}
 		k.load(e, unix.NFTA_META_DREG, known.length, source{known.name, known.format}, known.load)

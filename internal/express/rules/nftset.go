@@ -318,7 +318,7 @@ func (s *set) delta(o *set) (differ *set, ok bool) {
 	}
 	differ = new(set)
 	*differ = *s
-	differ.elements = nil
+	differ.elements, differ.fallback = nil, nil
 	a, b := s.elements, o.elements
 	for len(a) > 0 || len(b) > 0 {
 		switch {

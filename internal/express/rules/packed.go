@@ -75,7 +75,9 @@ func (e *nftExpr) tracks() bool {
 	case "match":
 		return slices.Contains(trackingMatches, e.text(unix.NFTA_MATCH_NAME))
 	case "target":
-		return slices.Contains(trackingTargets, e.text(unix.NFTA_TARGET_NAME))
+		name, info := e.text(unix.NFTA_TARGET_NAME), e.get(unix.NFTA_TARGET_INFO)
+		const notrack = 1 // XT_CT_NOTRACK, with which the target needs nothing
+		return slices.Contains(trackingTargets, name) && (name != "CT" || len(info) >= 2 && binary.NativeEndian.Uint16(info)&notrack == 0)
 	}
 	return false
 }
@@ -161,7 +163,7 @@ func (t *table) reclassify(r *rule, now, before, delta *set) {
 	*now = *delta
 	t.classify(r)
 	*now = whole
-	r.leaves, r.never, r.ends = r.leaves || was.leaves, r.never && was.never, r.ends && was.ends
+	r.leaves, r.never, r.ends = r.leaves || was.leaves, r.never && was.never, false
 }
 
 // anyForms are all forms of packets of which nothing is known, by the family of a
