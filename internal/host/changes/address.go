@@ -122,17 +122,26 @@ func (k *known) route(m nlmsg.Message) (Event, bool) {
 
 // isAddress reports whether a route to what is local comes with an address of a device: to
 // the address, to the network of the loopback device, or, where IPv6 is forwarded, to the
-// first address of the network (anycast).
+// first address of the network (fib_add_ifaddr in the kernel's net/ipv4/fib_frontend.c,
+// addrconf_join_anycast in net/ipv6/addrconf.c).
 func (k *known) isAddress(network netip.Prefix, index int32, kind byte) bool {
-	if kind == unix.RTN_LOCAL && network.IsSingleIP() {
+	const loopback = 1 // LOOPBACK_IFINDEX
+	single := network.IsSingleIP()
+	if kind == unix.RTN_LOCAL && single {
 		_, is := k.addresses[neighbourKey{index, network.Addr()}]
 		return is
+	}
+	ofLoopback := kind == unix.RTN_LOCAL && index == loopback
+	anycast := kind == unix.RTN_ANYCAST && single && network.Addr().Is6()
+	if !ofLoopback && !anycast {
+		return false
 	}
 	for key, state := range k.addresses {
 		if key.ifindex != index {
 			continue
 		}
-		if own, err := key.addr.Prefix(int(state.bits)); err == nil && own.Addr() == network.Addr() {
+		own, err := key.addr.Prefix(int(state.bits))
+		if err == nil && own.Addr() == network.Addr() && (anycast || own == network) {
 			return true
 		}
 	}

@@ -295,6 +295,23 @@ func TestLocalRoutes(t *testing.T) {
 	}
 }
 
+// A route to what is local that no address stands behind is a change, whatever it says of its
+// maker: packets to a neighbour are for this host then.
+func TestLocalRoutesByHand(t *testing.T) {
+	t.Parallel()
+	w := newDevice(t)
+	w.run("ip addr add 10.9.0.1/24 dev up0\nip addr add 2001:db8:9::1/64 dev up0 nodad")
+	w.watch(Options{}, roomy)
+	for _, route := range []string{
+		"local 10.9.0.0/24 dev up0 proto kernel", "local 10.9.0.0/25 dev up0 proto kernel", "local 10.9.0.77 dev up0 proto kernel",
+		"local 2001:db8:9::/64 dev up0 proto kernel", "unicast 10.9.0.0/30 dev up0 table local proto kernel",
+	} {
+		w.run("ip route add " + route)
+		for e := w.next(); e.Kind != Route || !e.Stale; e = w.next() {
+		}
+	}
+}
+
 func TestIPsec(t *testing.T) {
 	w := newDevice(t)
 	w.watch(Options{}, roomy)

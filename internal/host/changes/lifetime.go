@@ -144,9 +144,11 @@ func (l *lifetimes) run() {
 				due = soon
 			}
 		case <-timer.C:
-			l.look()
+			err := l.look()
 			looked = time.Now()
-			due = l.next(looked)
+			if due = l.next(looked); err != nil {
+				due = looked.Add(lookInterval)
+			}
 		}
 	}
 }
@@ -166,23 +168,29 @@ func (l *lifetimes) next(now time.Time) time.Time {
 }
 
 // look lists the routes again, and withdraws the decisions about those that have expired
-// since the last time.
-func (l *lifetimes) look() {
+// since the last time, or are valid again.
+func (l *lifetimes) look() error {
 	was := l.routes
-	if err := l.read(); err != nil {
+	err := l.read()
+	if err != nil {
 		l.routes = was
 		l.out.emit(Event{Kind: Route, Reason: fmt.Sprintf("IPv6 routes cannot be listed: %v", err), Stale: true})
 	}
 	for key, r := range l.routes {
-		if !r.expired || was[key].expired {
+		if r.expired == was[key].expired {
 			continue
 		}
-		e := Event{Kind: Route, Reason: fmt.Sprintf("route %v has expired", r.network), Stale: true}
+		what := "is valid again"
+		if r.expired {
+			what = "has expired"
+		}
+		e := Event{Kind: Route, Reason: fmt.Sprintf("route %v %s", r.network, what), Stale: true}
 		if r.network.Bits() > 0 {
 			e.Scope.Network = r.network
 		}
 		l.out.emit(e)
 	}
+	return err
 }
 
 // read lists the routes that have a lifetime, or are a router's.
