@@ -113,8 +113,8 @@ always_inline enum reason parse_ipv6(struct ipv6hdr *ip6, void *end, __u8 protoc
 }
 
 /*
- * The length of a segment of BIG TCP, which its IP header has no room for: iph_totlen() in
- * the kernel's include/linux/ip.h, skb_ipv6_pktlen() in ipv6.h.
+ * The length of a segment of BIG TCP, which its IP header has no room for: iph_totlen()
+ * in the kernel's include/linux/ip.h, skb_ipv6_pktlen() in ipv6.h.
  */
 always_inline void set_big_length(struct __sk_buff *skb, struct packet *pkt)
 {
