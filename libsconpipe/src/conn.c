@@ -239,8 +239,7 @@ static int read_doorbell(struct conn *c, int flags)
 	ssize_t n = recv(c->fd, bytes, sizeof(bytes), flags);
 	int err = n < 0 && (errno == EAGAIN || errno == EINTR) ? -errno : 0;
 
-	/* With the engine bpf each recv returns one byte, and a peer can go on sending.
-	 */
+	/* With bpf each recv returns one byte; a peer can go on sending. */
 	for (int i = 0; n > 0 && i < MOST_RINGS; i++)
 		n = recv(c->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
 	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
