@@ -81,13 +81,15 @@ func (c *Change) Nothing() bool {
 // MayTrack reports whether conntrack may see packets that it did not see before.
 func (c *Change) MayTrack() bool { return c.why != "" || c.tracks }
 
-// addSet adds the rules that look into a set which has changed.
+// addSet adds the rules that look into a set which has changed. An anonymous one never
+// changes: it comes and goes with its rule, which counts by what the set contains, and its
+// name may be that of another one afterwards.
 func (c *Change) addSet(t *table, name string, before *set) {
 	if t == nil || before == nil {
 		return // then rules that look into it have changed as well
 	}
 	now := t.set(name)
-	if now == nil {
+	if now == nil || now.flags&before.flags&unix.NFT_SET_ANONYMOUS != 0 {
 		return
 	}
 	before.settle()

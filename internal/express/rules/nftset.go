@@ -310,10 +310,10 @@ func (s *set) targets() (all []*chain) {
 
 // delta returns the set with only the elements that it has and another one has not, or the
 // other way round: no others make a look-up find something else. It reports false if that
-// cannot be said: of boundaries one alone means nothing, and what is not known has no
-// elements.
+// cannot be said: of boundaries one alone means nothing, what is not known has no elements,
+// and a set that was made anew may have keys of another form.
 func (s *set) delta(o *set) (differ *set, ok bool) {
-	if s.unknown || o.unknown || s.judges != o.judges || s.bounded || o.bounded || s.fallback != o.fallback {
+	if s.unknown || o.unknown || s.judges != o.judges || s.bounded || o.bounded || s.fallback != o.fallback || !s.sameType(o) {
 		return nil, false
 	}
 	differ = new(set)
@@ -334,6 +334,11 @@ func (s *set) delta(o *set) (differ *set, ok bool) {
 		}
 	}
 	return differ, true
+}
+
+// sameType reports whether the keys and the data of two sets have the same form.
+func (s *set) sameType(o *set) bool {
+	return s.flags == o.flags && s.holds == o.holds && s.key == o.key && slices.Equal(s.lengths, o.lengths)
 }
 
 // equal reports whether look-ups of two elements with the same key find the same.
