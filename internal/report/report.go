@@ -98,7 +98,7 @@ func Write(path string, o Options) (d Document, err error) {
 	if o.Limit == 0 {
 		o.Limit = partLimit
 	}
-	made := time.Now()
+	made := time.Now().Truncate(time.Second) // an archive rounds up, and its files would be of the future
 	d = Document{Made: made.Format(time.RFC3339), Names: o.Names, Parts: []Part{}}
 	f, err := os.CreateTemp(filepath.Dir(path), ".scon-report-*")
 	if err != nil {

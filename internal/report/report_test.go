@@ -226,6 +226,9 @@ func unpack(t *testing.T, path string) map[string]string {
 		if h.Mode != 0o600 {
 			t.Errorf("%s has mode %o", h.Name, h.Mode)
 		}
+		if h.ModTime.After(time.Now()) {
+			t.Errorf("%s is of %v, in the future", h.Name, h.ModTime)
+		}
 		files[strings.TrimPrefix(h.Name, "scon-report/")] = string(content)
 	}
 }
