@@ -97,7 +97,7 @@ func (c *Change) addSet(t *table, name string, before *set) {
 	if known && len(delta.elements) == 0 {
 		return
 	}
-	for _, r := range t.chainsOf(name) {
+	for _, r := range t.lookers[name] {
 		r.changed = true
 		c.sets[r] = append(c.sets[r], setChange{now, before, delta})
 		c.mapped = true
@@ -106,7 +106,8 @@ func (c *Change) addSet(t *table, name string, before *set) {
 		if is := r.matters(); was != is {
 			r.chain.judging += map[bool]int{true: 1, false: -1}[is]
 		}
-		r.chain.scanned, r.chain.activated = false, false
+		r.chain.changedWay()
+		r.chain.activated = false
 		c.bySet = append(c.bySet, r)
 	}
 }
@@ -166,7 +167,7 @@ func (r *rule) leave() {
 func (c *Change) addChain(now *chain, before []*rule) {
 	x := compareRules(before, now.all)
 	c.chains[now] = x
-	ended := now.end <= len(x.head) && now.ended()
+	ended := now.ended() && now.end <= len(x.head)
 	for _, r := range x.middle {
 		if r.changed {
 			c.add(r, now, ended || r.never)

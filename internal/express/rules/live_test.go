@@ -130,9 +130,9 @@ func (n *nftables) state() string {
 		lines = append(lines, fmt.Sprintf("%v dormant %v", key, t.dormant))
 		for _, c := range t.chains {
 			c.scan()
-			line := fmt.Sprintf("%v judging %d mapped %d end %d comment %q:", c, c.judging, c.mapped, c.end, c.comment)
+			line := fmt.Sprintf("%v judging %d end %d comment %q:", c, c.judging, c.end, c.comment)
 			if b := c.base; b != nil {
-				line = fmt.Sprintf("%v at %v %v %d %v %v %v judging %d mapped %d end %d:", c, b.hook, b.families, b.priority, b.devices, b.nat, b.drops, c.judging, c.mapped, c.end)
+				line = fmt.Sprintf("%v at %v %v %d %v %v %v judging %d end %d:", c, b.hook, b.families, b.priority, b.devices, b.nat, b.drops, c.judging, c.end)
 			}
 			for _, r := range c.all {
 				line += fmt.Sprintf(" %d=%x", r.handle, r.sum)
@@ -142,6 +142,14 @@ func (n *nftables) state() string {
 		for _, s := range t.sets {
 			s.settle()
 			lines = append(lines, fmt.Sprintf("%v set %v unknown %v, %d elements: %x", key, s.name, s.unknown, len(s.elements), s.sum()))
+		}
+		for name, all := range t.lookers {
+			var handles []uint64
+			for _, r := range all {
+				handles = append(handles, r.handle)
+			}
+			slices.Sort(handles)
+			lines = append(lines, fmt.Sprintf("%v set %v looked into by %d", key, name, handles))
 		}
 	}
 	slices.Sort(lines)

@@ -214,7 +214,8 @@ func (c *chain) forgetRules() {
 		c.count(r, -1)
 	}
 	c.in.rules -= len(c.all)
-	c.all, c.scanned = nil, false
+	c.all = nil
+	c.changedWay()
 }
 
 // forgetElements makes a set as it is before its elements are read.

@@ -44,6 +44,7 @@ type table struct {
 	chains  map[string]*chain
 	handles map[uint64]*chain
 	sets    map[string]*set
+	lookers map[string][]*rule // those that look into a set, by its name
 }
 
 func newNFTables(opts Options, exact exactCounters) *nftables {
@@ -101,7 +102,7 @@ func (n *nftables) newTable(key tableKey, a attrs) {
 	case t == nil:
 		t = &table{
 			nftables: n, key: key, handle: handle, dormant: dormant, fresh: n.tx != nil,
-			chains: make(map[string]*chain), handles: make(map[uint64]*chain), sets: make(map[string]*set),
+			chains: make(map[string]*chain), handles: make(map[uint64]*chain), sets: make(map[string]*set), lookers: make(map[string][]*rule),
 		}
 		n.tables[key] = t
 	case t.handle != handle:
@@ -256,15 +257,14 @@ type contents struct {
 	nat       bool  // it is a base chain of type nat
 	all       []*rule
 	judging   int  // of the rules: may judge single packets, or keep them from conntrack
-	mapped    int  // look into a set
 	activated bool // rules is up to date
 
-	scanned bool // the following are up to date
 	// end is the number of rules up to the first that ends the traversal of all
-	// established packets that conntrack sees.
-	end    int
-	leads  [2][]*chain         // where rules may send packets; those of established connections
-	within *[2]map[*chain]bool // of a base chain: all chains that its packets may get to
+	// established packets that conntrack sees, if scanned.
+	end     int
+	scanned bool
+	leads   *[2][]*chain        // where rules may send packets; those of established connections; nil if not known
+	within  *[2]map[*chain]bool // of a base chain: all chains that its packets may get to
 }
 
 func (c *chain) String() string { return c.table + " " + c.name }
@@ -340,24 +340,58 @@ func (c *chain) count(r *rule, by int) {
 			c.in.lessTracking()
 		}
 	}
-	c.scanned, c.activated = c.scanned && r.names == noNames && !r.ends, false
+	c.activated = false
+	if r.names != noNames || r.ends {
+		c.changedWay()
+	}
 	if r.names == nil {
 		return
 	}
 	if r.matters() {
 		c.judging += by
 	}
-	if len(r.sets) > 0 {
-		c.mapped += by
+	for _, name := range r.sets {
+		c.in.countLooker(name, r, by)
 	}
 }
 
-// scan finds out where the rules of a chain lead to.
+// countLooker notes that a rule looks into a set, or is gone.
+func (t *table) countLooker(name string, r *rule, by int) {
+	all := t.lookers[name]
+	switch i := slices.Index(all, r); {
+	case by > 0:
+		t.lookers[name] = append(all, r)
+	case len(all) > 1:
+		last := len(all) - 1
+		all[i], all[last] = all[last], nil
+		t.lookers[name] = all[:last]
+	default:
+		delete(t.lookers, name)
+	}
+}
+
+// changedWay notes that the rules of a chain may end elsewhere, or lead elsewhere.
+func (c *chain) changedWay() { c.scanned, c.leads = false, nil }
+
+// scan finds out where the traversal of a chain ends.
 func (c *chain) scan() {
 	if c.scanned {
 		return
 	}
-	c.scanned, c.end, c.leads = true, len(c.all), [2][]*chain{}
+	c.scanned, c.end = true, len(c.all)
+	if i := slices.IndexFunc(c.all, func(r *rule) bool { return r.ends }); i >= 0 {
+		c.end = i + 1
+	}
+}
+
+// leadsTo returns where the rules of a chain may send packets, and those of established
+// connections.
+func (c *chain) leadsTo() *[2][]*chain {
+	if c.leads != nil {
+		return c.leads
+	}
+	c.scan()
+	c.leads = new([2][]*chain)
 	var seen [2]map[*chain]bool
 	lead := func(kind int, target *chain) {
 		if seen[kind] == nil {
@@ -369,9 +403,6 @@ func (c *chain) scan() {
 		}
 	}
 	for i, r := range c.all {
-		if r.ends && c.end == len(c.all) {
-			c.end = i + 1
-		}
 		if r.names == noNames {
 			continue
 		}
@@ -382,6 +413,7 @@ func (c *chain) scan() {
 			}
 		}
 	}
+	return c.leads
 }
 
 func appendNew(all []*chain, c *chain) []*chain {
@@ -416,8 +448,7 @@ func (c *chain) addReached(kind int, found map[*chain]bool) {
 		return
 	}
 	found[c] = true
-	c.scan()
-	for _, target := range c.leads[kind] {
+	for _, target := range c.leadsTo()[kind] {
 		target.addReached(kind, found)
 	}
 }

@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"maps"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -34,7 +33,7 @@ type place struct {
 // chainBefore is what a chain was before the transaction.
 type chainBefore struct {
 	rules   []*rule
-	leads   [2][]*chain
+	leads   *[2][]*chain
 	existed bool
 	// Where rules went, since the chain was last empty.
 	lostFirst, lostLast bool
@@ -93,8 +92,7 @@ func (t *table) noteChain(c, was *chain) (before *chainBefore) {
 	}
 	before = &chainBefore{existed: was != nil}
 	if was != nil {
-		was.scan()
-		before.rules, before.leads = was.all, was.leads
+		before.rules, before.leads = was.all, was.leadsTo()
 		was.all = append(make([]*rule, 0, len(was.all)+8), was.all...)
 	}
 	t.tx.chains[at] = before
@@ -250,8 +248,7 @@ func (n *nftables) end() *Change {
 		if now == nil {
 			continue // no packet gets there but by a rule or a hook that is gone, too
 		}
-		now.scan()
-		leads = leads || !slices.Equal(now.leads[0], before.leads[0]) || !slices.Equal(now.leads[1], before.leads[1])
+		leads = leads || !slices.EqualFunc(now.leadsTo()[:], before.leads[:], slices.Equal)
 		c.addChain(now, before.rules)
 	}
 	if leads || c.mapped {
@@ -297,19 +294,4 @@ func (tx *transaction) before(t *table, name string) *set {
 		return s
 	}
 	return t.set(name)
-}
-
-// chainsOf lists a table's chains that have rules which look into a set.
-func (t *table) chainsOf(set string) (found []*rule) {
-	for c := range maps.Values(t.chains) {
-		if c.mapped == 0 {
-			continue
-		}
-		for _, r := range c.all {
-			if slices.Contains(r.sets, set) {
-				found = append(found, r)
-			}
-		}
-	}
-	return found
 }
