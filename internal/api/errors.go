@@ -41,7 +41,7 @@ type UnknownContainerError struct {
 
 func (e *UnknownContainerError) Error() string {
 	if len(e.Known) == 0 {
-		return fmt.Sprintf("no container %q: none is hooked yet; 'scon status' lists devices that are not hooked, with the reason", e.Name)
+		return fmt.Sprintf("no container %q: no running container is hooked; 'scon status' lists devices that are not hooked, with the reason", e.Name)
 	}
 	few := e.Known
 	if len(few) > mostKnown {
@@ -51,7 +51,7 @@ func (e *UnknownContainerError) Error() string {
 	if hint == "" {
 		hint = ":"
 	}
-	return fmt.Sprintf("no container %q%s known are %s", e.Name, hint, strings.Join(few, ", "))
+	return fmt.Sprintf("no container %q%s running and hooked are %s", e.Name, hint, strings.Join(few, ", "))
 }
 
 // SubjectError refuses a subject that is neither a flow nor a container.

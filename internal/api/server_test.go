@@ -170,7 +170,7 @@ func TestClientGetsRefusals(t *testing.T) {
 	var e *api.Error
 
 	_, err := c.Flush("db")
-	if !errors.As(err, &e) || e.Status != http.StatusNotFound || e.Error() != `no container "db": known are web` {
+	if !errors.As(err, &e) || e.Status != http.StatusNotFound || e.Error() != `no container "db": running and hooked are web` {
 		t.Errorf("unknown container: %#v", err)
 	}
 	_, err = c.Explain("a b")

@@ -60,7 +60,7 @@ func TestExplainNone(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := b.Daemon.Explain("no-such-container"); err == nil || !strings.Contains(err.Error(), "known are ") {
+	if _, err := b.Daemon.Explain("no-such-container"); err == nil || !strings.Contains(err.Error(), "running and hooked are ") {
 		t.Errorf("%v", err)
 	}
 }
