@@ -105,8 +105,11 @@ func checkFlowtable(host) result {
 		})
 		return c.Flush()
 	})
-	if err != nil {
-		return result{note, "not available: " + err.Error(), "run a kernel with CONFIG_NF_FLOW_TABLE"}
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
+		return result{note, "this kernel has none", "run a kernel with CONFIG_NF_FLOW_TABLE and CONFIG_NFT_FLOW_OFFLOAD"}
+	case err != nil:
+		return result{note, "a flowtable cannot be made: " + err.Error(), ""}
 	}
 	return result{ok, "tried", ""}
 }
