@@ -124,6 +124,9 @@ func applied(t *testing.T, h *Host, o Options, look func()) {
 // Threads poll a veth only with GRO here and no TSO there: the plan sets both,
 // the kernel then has threads, of the wanted priority and on the wanted CPUs.
 func TestThreadedVeth(t *testing.T) {
+	if !nstest.HasMachinePIDs(t) {
+		t.Skip("this PID namespace does not have the kernel's threads")
+	}
 	h := pair(t)
 	nstest.Run(t, h.Namespaces[0].Path, "ethtool -K p0 tx-tcp6-segmentation off")
 	applied(t, h, Options{Policy: Single, Steer: Threaded}, func() {
@@ -156,6 +159,9 @@ func TestMergeUDP(t *testing.T) {
 // Without GRO "threaded" is refused; with a peer that has TSO it changes
 // nothing: what the plan says of it.
 func TestThreadedAloneHasNoEffect(t *testing.T) {
+	if !nstest.HasMachinePIDs(t) {
+		t.Skip("this PID namespace does not have the kernel's threads")
+	}
 	h := pair(t)
 	left, right := h.Namespaces[0].Path, h.Namespaces[1].Path
 	nstest.Run(t, left, "ip address add 10.9.0.1/24 dev p0")

@@ -64,3 +64,15 @@ func Run(t testing.TB, ns, commands string) (out string) {
 	}
 	return out
 }
+
+// HasMachinePIDs reports whether /proc numbers processes as the machine does, and has its
+// kernel threads. In a container, which has a PID namespace of its own, it does not.
+func HasMachinePIDs(t testing.TB) bool {
+	t.Helper()
+	const initial = "pid:[4026531836]" // PROC_PID_INIT_INO in the kernel's include/linux/proc_ns.h
+	link, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return link == initial
+}
