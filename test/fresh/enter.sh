@@ -41,7 +41,10 @@ if [ "${1:-}" = --inside ]; then
 	pivot_root . .
 	umount -l .
 	cd /
-	exec setpriv --pdeathsig KILL runuser -l "$user" -c "$command" </dev/null
+	# Not exec: the first process of a PID namespace has to wait for all that lose their parents.
+	setpriv --pdeathsig KILL runuser -l "$user" -c "$command" </dev/null &
+	wait $!
+	exit
 fi
 
 archive=$1 repository=$2 user=$3 command=$4
