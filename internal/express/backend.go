@@ -19,19 +19,28 @@ type backend struct {
 	page service.Page // nil without one
 }
 
-// inLoop runs fn in the loop of d.
+// inLoop runs fn in the loop of d. If the loop ends before, or the context, it returns an
+// error; fn may still run then, so the caller leaves alone what fn writes.
 func inLoop[T any](b backend, fn func(*Daemon) (T, error)) (result T, err error) {
-	done := make(chan struct{})
-	call := func() {
-		defer close(done)
-		result, err = fn(b.d)
+	type answer struct {
+		result T
+		err    error
 	}
-	select {
-	case b.d.calls <- call:
-		<-done
-		return result, err
-	case <-b.ctx.Done():
-		return result, errors.New("the daemon is about to end; 'scon up' starts another")
+	done := make(chan answer, 1)
+	call := func() {
+		result, err := fn(b.d)
+		done <- answer{result, err}
+	}
+	calls := b.d.calls
+	for {
+		select {
+		case calls <- call:
+			calls = nil
+		case a := <-done:
+			return a.result, a.err
+		case <-b.ctx.Done():
+			return result, errors.New("the daemon is about to end; 'scon up' starts another")
+		}
 	}
 }
 
@@ -73,8 +82,11 @@ func (s source) Flows(container string) ([]api.Flow, error) {
 		}
 		flows = append(flows, f)
 	})
-	if err != nil || len(flows) == 0 || !counting() {
-		return flows, err
+	if err != nil {
+		return nil, err
+	}
+	if len(flows) == 0 || !counting() {
+		return flows, nil
 	}
 	return flows, countRegular(s.d.ct, flows)
 }
@@ -85,8 +97,10 @@ func (b backend) Explain(subject string) (api.Explanation, error) {
 	if err != nil {
 		return api.Explanation{}, err
 	}
-	x := api.Explanation{Subject: subject}
-	_, err = inLoop(b, func(d *Daemon) (struct{}, error) { return struct{}{}, d.view().explain(s, &x) })
+	x, err := inLoop(b, func(d *Daemon) (api.Explanation, error) {
+		x := api.Explanation{Subject: subject}
+		return x, d.view().explain(s, &x)
+	})
 	if err != nil {
 		return x, err
 	}
@@ -102,7 +116,7 @@ func (b backend) Explain(subject string) (api.Explanation, error) {
 		x.Express = x.Express || f.State == api.FlowExpress && v.forwards()
 	})
 	if err != nil {
-		return x, err
+		return api.Explanation{}, err
 	}
 	sortFlows(x.Flows)
 	for _, f := range x.Flows {

@@ -1,6 +1,7 @@
 package express
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -31,6 +32,28 @@ func TestReady(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Nobody waits for a loop that hangs, or has ended, with a call that it has taken.
+func TestCallTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		d := &Daemon{calls: make(chan func()), ctx: ctx}
+		go func() { <-d.calls }()
+		if err := (backend{d: d, ctx: ctx}).Ready(); err == nil || !strings.Contains(err.Error(), "the loop has not answered") {
+			t.Errorf("ready: %v", err)
+		}
+		go func() {
+			<-d.calls
+			<-d.calls
+			end()
+		}()
+		d.naming.Go(func() { d.atPort("veth0", nil) })
+		if _, err := (backend{d: d, ctx: ctx}).Status(); err == nil {
+			t.Error("no error of a loop that has ended")
+		}
+		d.naming.Wait()
+	})
 }
 
 // Nobody waits for a loop that hangs.
