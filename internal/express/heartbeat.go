@@ -30,6 +30,7 @@ type heartbeat struct {
 	read    uint64     // those of them that the loop has read
 	paused  bool
 	ended   bool
+	inert   bool          // the last one is taken back
 	beats   uint64        // since the start
 	last    time.Time     // of them
 	since   time.Time     // of the first change that was not read
@@ -67,7 +68,7 @@ func (h *heartbeat) rulesChanged() {
 		h.since = time.Now()
 	}
 	h.changed++
-	h.makeInert()
+	h.takeBack()
 }
 
 // unread reports whether rules have changed since they were read. The loop calls
@@ -99,7 +100,7 @@ func (h *heartbeat) beat() error {
 		return nil
 	}
 	h.beats++
-	h.last = now
+	h.last, h.inert = now, false
 	return h.dp.Beat()
 }
 
@@ -190,8 +191,20 @@ func (h *heartbeat) end() {
 	h.makeInert()
 }
 
-// makeInert takes the heartbeat back.
+// makeInert makes the programs inert until the next heartbeat.
 func (h *heartbeat) makeInert() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.takeBack()
+}
+
+// takeBack takes the heartbeat back, with the lock held: once, since the programs compare
+// its age modulo 2^32 jiffies.
+func (h *heartbeat) takeBack() {
+	if h.inert {
+		return
+	}
+	h.inert = true
 	ticks := uint32(2 * time.Second / h.dp.Tick())
 	last := &h.dp.Settings().Heartbeat
 	atomic.StoreUint32(last, atomic.LoadUint32(last)-ticks)

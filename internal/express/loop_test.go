@@ -183,6 +183,23 @@ func TestNoBeatAtTheEnd(t *testing.T) {
 	}
 }
 
+// However often the programs are made inert, they are until the next heartbeat: they compare
+// its age modulo 2^32 jiffies.
+func TestInertStays(t *testing.T) {
+	const now, second = 100000, 1000 // jiffies
+	d := idle(t)
+	b := counted(d)
+	b.settings.Heartbeat = now
+	for _, again := range []func(){d.heartbeat.rulesChanged, d.heartbeat.makeInert, d.heartbeat.end, func() { _ = d.heartbeat.setPaused(true) }} {
+		for range 1 << 20 {
+			again()
+			if age := now - b.settings.Heartbeat; age < second {
+				t.Fatalf("the heartbeat is %d jiffies old", age)
+			}
+		}
+	}
+}
+
 // While programs of others at devices cannot be looked at, packets that have a decision go
 // express for some seconds only.
 func TestBlind(t *testing.T) {
