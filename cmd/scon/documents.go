@@ -33,9 +33,11 @@ type documents struct {
 	counters  []string // of the setting exact_counters
 	noProfile string   // why the page cannot trace packets, "" if it can
 
-	mu       sync.Mutex // one at a time
-	examined time.Time
-	doctor   api.Doctor
+	profiling sync.Mutex // one profile at a time
+
+	examining sync.Mutex // guards the fields below
+	examined  time.Time
+	doctor    api.Doctor
 }
 
 // all returns the documents by their paths.
@@ -62,8 +64,8 @@ func (d *documents) all() map[string]web.Document {
 const examineAgain = 10 * time.Second
 
 func (d *documents) examine() (_ api.Doctor, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.examining.Lock()
+	defer d.examining.Unlock()
 	if time.Since(d.examined) > examineAgain {
 		if d.doctor, err = examine(d.netns, doctor.Options{ExactCounters: d.counters}); err != nil {
 			return api.Doctor{}, err
@@ -86,10 +88,10 @@ func (d *documents) profile(ctx context.Context, container string) (_ any, err e
 	if d.noProfile != "" {
 		return nil, fmt.Errorf("%s: 'sudo scon profile --container %s --open' does", d.noProfile, container)
 	}
-	if !d.mu.TryLock() {
+	if !d.profiling.TryLock() {
 		return nil, errors.New("another one is being taken")
 	}
-	defer d.mu.Unlock()
+	defer d.profiling.Unlock()
 	path, err := programs.Find(cli.LabProgram)
 	if err != nil {
 		return nil, fmt.Errorf("%s is not installed: install the package %[1]s", cli.LabProgram)
