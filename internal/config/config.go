@@ -102,7 +102,7 @@ type Config struct {
 	SocketGroup string
 
 	// Containers' networks: the startup service's agent behind the CNI plugin scon-cni and
-	// the runtime scon-oci. docs/startup.md describes the configuration of the engines.
+	// the runtime scon-oci. docs/startup.md describes the configuration of networks.
 	Startup Startup
 
 	// Bulk data between containers of this machine without TCP/IP: the broker behind

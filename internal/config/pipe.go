@@ -32,7 +32,7 @@ type Pipe struct {
 	Engines []string
 
 	// Whether a GPU copies for the engine copier, if scon-pipe-cuda is installed and finds
-	// one. Not measured.
+	// one: it helps messages of 128 KiB and more, docs/pipe.md.
 	CopyDevice bool
 
 	// As `metrics`, for the broker.
