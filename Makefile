@@ -30,7 +30,7 @@ endif
 VERSION := $(shell $(AS_OWNER) scripts/version.sh)
 COMMIT  := $(shell $(AS_OWNER) git rev-parse HEAD 2>/dev/null)
 
-C_FLAGS := -std=gnu11 -Os -Wall -Wextra -Werror
+C_FLAGS := -std=gnu11 -Os -Wall -Wextra -Wvla -Werror
 
 MAKEFLAGS += --no-print-directory
 Q := $(if $(V),,@)

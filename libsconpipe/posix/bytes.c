@@ -298,6 +298,46 @@ void case_mmessages(void)
 	close_pair(p);
 }
 
+#define BUFFERS 100
+
+/* Each thread has little room on its stack for lists of buffers. */
+static void *many_buffers(void *arg)
+{
+	struct pair *p = arg;
+	char out[2 * BUFFERS], in[2 * BUFFERS];
+	struct iovec from[BUFFERS], to[BUFFERS];
+	struct msghdr msg = { .msg_iov = to, .msg_iovlen = BUFFERS };
+	int i;
+
+	for (i = 0; i < BUFFERS; i++) {
+		out[2 * i] = 'a' + i % 26;
+		out[2 * i + 1] = 'A' + i % 26;
+		from[i] = (struct iovec){ out + 2 * i, 2 };
+		to[i] = (struct iovec){ in + 2 * i, 2 };
+	}
+	result("writev", writev(p->a, from, BUFFERS));
+	pause_ms(20);
+	result("recvmsg", recvmsg(p->b, &msg, MSG_PEEK));
+	say("%s", memcmp(in, out, sizeof(in)) ? "differs" : "equals");
+	memset(in, 0, sizeof(in));
+	result("readv", readv(p->b, to, BUFFERS));
+	say("%s", memcmp(in, out, sizeof(in)) ? "differs" : "equals");
+	return NULL;
+}
+
+void case_manyvectors(void)
+{
+	struct pair p = make_pair();
+	pthread_attr_t small;
+	pthread_t t;
+
+	need(!pthread_attr_init(&small) && !pthread_attr_setstacksize(&small, 32 << 10) &&
+		     !pthread_create(&t, &small, many_buffers, &p) &&
+		     !pthread_join(t, NULL),
+	     "a thread");
+	close_pair(p);
+}
+
 void case_from(void)
 {
 	struct pair p = make_pair();
@@ -308,6 +348,41 @@ void case_from(void)
 	result("sendto", sendto(p.a, "abc", 3, 0, NULL, 0));
 	result("recvfrom", recvfrom(p.b, buf, 10, 0, (struct sockaddr *)&from, &len));
 	say("name %u", len);
+	close_pair(p);
+}
+
+/* A size without an address, and addresses of impossible sizes. */
+void case_from_nobody(void)
+{
+	struct pair p = make_pair();
+	struct sockaddr_in from;
+	char buf[10];
+	struct iovec iov = { buf, 1 };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_namelen = 77 };
+	socklen_t len = 77;
+	int file = open("/dev/null", O_RDONLY);
+
+	result("send", send(p.a, "abcdefg", 7, 0));
+	result("recvfrom", recvfrom(p.b, buf, 1, 0, NULL, &len));
+	say("size %u", len);
+	result("recvmsg", recvmsg(p.b, &msg, 0));
+	say("size %u", msg.msg_namelen);
+	msg.msg_name = &from;
+	result("recvmsg", recvmsg(p.b, &msg, 0));
+	say("size %u", msg.msg_namelen);
+	result("recvfrom", recvfrom(p.b, buf, 1, 0, (struct sockaddr *)&from, NULL));
+	len = -1;
+	result("recvfrom", recvfrom(p.b, buf, 1, 0, (struct sockaddr *)&from, &len));
+	result("recv", recv(p.b, buf, 10, 0));
+	say("%.1s", buf);
+	len = 77;
+	result("recvfrom", recvfrom(file, buf, 1, 0, NULL, &len));
+	say("size %u", len);
+	close(file);
+	result("datagram", file = socket(AF_INET, SOCK_DGRAM, 0));
+	result("recvfrom", recvfrom(file, buf, 0, MSG_DONTWAIT, NULL, &len));
+	say("size %u", len);
+	close(file);
 	close_pair(p);
 }
 

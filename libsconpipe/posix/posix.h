@@ -75,7 +75,7 @@ pthread_t start(void *(*fn)(void *), int fd);
 /* clang-format off */
 #define CASES(X) \
 	X(echo) X(stream) X(duplex) X(empty) X(dontwait) X(full) X(peek) X(waitall) \
-	X(truncate) X(vectors) X(messages) X(mmessages) X(from) X(fault) X(sendfile) \
+	X(truncate) X(vectors) X(manyvectors) X(messages) X(mmessages) X(from) X(from_nobody) X(fault) X(sendfile) \
 	X(splice) X(fionread) X(poll) X(polltime) X(pollout) X(select) X(selecttime) \
 	X(level) X(edge) X(oneshot) X(edgeout) X(modify) X(dup) X(dup2) X(fork) \
 	X(halfclose) X(shutrd) X(linger) X(unread) X(closed) X(rcvtimeo) X(sndtimeo) \

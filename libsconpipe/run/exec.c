@@ -24,6 +24,15 @@ static size_t count_of(char *const *list)
 	return n;
 }
 
+/* Variables of an environment that the library is added to. A program that has more, of
+ * which none names the library, runs without it: the copy is on the caller's stack. */
+#define MOST_VARIABLES 512
+
+static bool takes_library(char *const *env)
+{
+	return count_of(env) <= MOST_VARIABLES || env_preloads(env);
+}
+
 #define PRELOAD "LD_PRELOAD="
 #define PRELOAD_ROOM (2 * PATH_MAX)
 
@@ -67,13 +76,14 @@ static const char *search_path(const char *file, char *path)
 /* replacing makes a call that replaces this image, and returns its result. */
 #define replacing(path, env, call)                                       \
 	({                                                               \
-		char *made_[count_of(env) + 2], text_[PRELOAD_ROOM];     \
+		char *made_[MOST_VARIABLES + 2], text_[PRELOAD_ROOM];    \
 		char *const *env_ = (env);                               \
 		struct passing w_;                                       \
 		int r_;                                                  \
                                                                          \
 		made_[0] = NULL;                                         \
-		if (pass_begin(&w_, (path), env_ ? env_ : made_, false)) \
+		if (pass_begin(&w_, takes_library(env_) ? (path) : NULL, \
+			       env_ ? env_ : made_, false))              \
 			env_ = env_with_library(env_, made_, text_);     \
 		r_ = (call);                                             \
 		pass_end(&w_);                                           \
@@ -123,24 +133,25 @@ int execveat(int dir, const char *name, char *const argv[], char *const env[], i
 }
 
 /* with_argv makes an array of a variable argument list, evaluates then with args behind
- * the list's NULL, and returns the result. */
-#define with_argv(first, then)                           \
-	({                                               \
-		va_list args, again;                     \
-		size_t n_ = 1, i_;                       \
-                                                         \
-		va_start(args, first);                   \
-		va_copy(again, args);                    \
-		while (va_arg(again, char *))            \
-			n_++;                            \
-		va_end(again);                           \
-		char *argv[n_ + 1];                      \
-		argv[0] = (char *)first;                 \
-		for (i_ = 1; i_ <= n_; i_++)             \
-			argv[i_] = va_arg(args, char *); \
-		int r_ = (then);                         \
-		va_end(args);                            \
-		r_;                                      \
+ * the list's NULL, and returns the result. The array takes as much of the stack as the
+ * caller's list. */
+#define with_argv(first, then)                                            \
+	({                                                                \
+		va_list args, again;                                      \
+		size_t n_ = 1, i_;                                        \
+                                                                          \
+		va_start(args, first);                                    \
+		va_copy(again, args);                                     \
+		while (va_arg(again, char *))                             \
+			n_++;                                             \
+		va_end(again);                                            \
+		char **argv = __builtin_alloca((n_ + 1) * sizeof(*argv)); \
+		argv[0] = (char *)first;                                  \
+		for (i_ = 1; i_ <= n_; i_++)                              \
+			argv[i_] = va_arg(args, char *);                  \
+		int r_ = (then);                                          \
+		va_end(args);                                             \
+		r_;                                                       \
 	})
 
 int execl(const char *path, const char *first, ...)
@@ -161,20 +172,21 @@ int execle(const char *path, const char *first, ...)
 static atomic_bool closes; /* a spawn closes a range, maybe with the library's files */
 
 /* spawning makes a call that executes a program in another process. */
-#define spawning(path, env, call)                                                       \
-	({                                                                              \
-		char *made_[count_of(env) + 2], text_[PRELOAD_ROOM];                    \
-		char *const *env_ = (env);                                              \
-		struct passing w_;                                                      \
-		int r_ = EAGAIN;                                                        \
-                                                                                        \
-		made_[0] = NULL;                                                        \
-		if (pass_begin(&w_, closes ? NULL : (path), env_ ? env_ : made_, true)) \
-			env_ = env_with_library(env_, made_, text_);                    \
-		if (!w_.refused)                                                        \
-			r_ = (call);                                                    \
-		pass_end(&w_);                                                          \
-		r_;                                                                     \
+#define spawning(path, env, call)                                                   \
+	({                                                                          \
+		char *made_[MOST_VARIABLES + 2], text_[PRELOAD_ROOM];               \
+		char *const *env_ = (env);                                          \
+		struct passing w_;                                                  \
+		int r_ = EAGAIN;                                                    \
+                                                                                    \
+		made_[0] = NULL;                                                    \
+		if (pass_begin(&w_, !closes && takes_library(env_) ? (path) : NULL, \
+			       env_ ? env_ : made_, true))                          \
+			env_ = env_with_library(env_, made_, text_);                \
+		if (!w_.refused)                                                    \
+			r_ = (call);                                                \
+		pass_end(&w_);                                                      \
+		r_;                                                                 \
 	})
 
 int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files,

@@ -13,10 +13,13 @@
 #define INBOX_PREFIX sizeof(uint64_t)
 
 /* What a receive wants. */
+#define WANT_ROOM(count) (2 * (count) + 1) /* both sides of a token, and it */
+
 struct want {
 	const struct iovec *iov;
 	size_t count;
 	size_t len; /* of all buffers */
+	struct iovec *room; /* for slices of the buffers: WANT_ROOM(count) */
 	int flags;
 };
 

@@ -123,16 +123,28 @@ ssize_t recv(int fd, void *buf, size_t len, int flags)
 			real()->recv(fd, buf, len, flags));
 }
 
+/* recv_from has no address for the caller, as TCP has none: net/socket.c,
+ * move_addr_to_user. */
+static ssize_t recv_from(struct channel *ch, int fd, void *buf, size_t len, int flags,
+			 const struct sockaddr *addr, socklen_t *size)
+{
+	ssize_t n = recv_checked(ch, fd, one(buf, len), 1, flags);
+
+	if (n < 0 || !addr)
+		return n;
+	if (bad_address(size) || *size > INT_MAX) {
+		errno = bad_address(size) ? EFAULT : EINVAL;
+		return -1;
+	}
+	*size = 0;
+	return n;
+}
+
 ssize_t recvfrom(int fd, void *buf, size_t len, int flags, struct sockaddr *addr,
 		 socklen_t *size)
 {
-	ssize_t n =
-		dispatch(fd, (addr = NULL, recv_checked(ch, fd, one(buf, len), 1, flags)),
-			 real()->recvfrom(fd, buf, len, flags, addr, size));
-
-	if (!addr && size && n >= 0)
-		*size = 0;
-	return n;
+	return dispatch(fd, recv_from(ch, fd, buf, len, flags, addr, size),
+			real()->recvfrom(fd, buf, len, flags, addr, size));
 }
 
 static ssize_t recv_message(struct channel *ch, int fd, struct msghdr *msg, int flags)
@@ -145,7 +157,8 @@ static ssize_t recv_message(struct channel *ch, int fd, struct msghdr *msg, int 
 		return recv_again(ch, fd, msg, flags);
 	n = recv_checked(ch, fd, msg->msg_iov, msg->msg_iovlen, flags);
 	if (n >= 0) {
-		msg->msg_namelen = 0;
+		if (msg->msg_name)
+			msg->msg_namelen = 0;
 		msg->msg_controllen = 0;
 		msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
 	}

@@ -10,6 +10,7 @@
  *    after the ring's, or the stream has ended.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 
@@ -56,7 +57,7 @@ static size_t tcp_rest(struct channel *ch, int fd)
  */
 static ssize_t peek_over(int fd, const struct want *w, size_t at, size_t cut, size_t want)
 {
-	struct iovec iov[2 * w->count + 1];
+	struct iovec *iov = w->room;
 	struct msghdr msg = { .msg_iov = iov };
 	struct wire_token token;
 	ssize_t n;
@@ -100,8 +101,7 @@ static ssize_t peek_on(struct channel *ch, int fd, const struct want *w, size_t 
 static ssize_t read_tcp(struct channel *ch, int fd, const struct want *w, size_t at)
 {
 	struct shared *s = ch->s;
-	struct iovec iov[w->count];
-	struct msghdr msg = { .msg_iov = iov };
+	struct msghdr msg = { .msg_iov = w->room };
 	size_t want = w->len - at;
 	bool counted = s->tcp_known;
 	ssize_t n;
@@ -116,7 +116,7 @@ static ssize_t read_tcp(struct channel *ch, int fd, const struct want *w, size_t
 			return err ? err : TAKEN;
 		}
 	}
-	msg.msg_iovlen = slice(w, at, want, iov);
+	msg.msg_iovlen = slice(w, at, want, w->room);
 	/* As long as the prefix is not known, peek first: bytes sent after the ring's
 	 * must not be consumed. */
 	n = real()->recvmsg(fd, &msg,
@@ -211,10 +211,9 @@ static ssize_t step(struct channel *ch, int fd, const struct want *w, size_t at)
 		if (s->rx_path == PATH_TCP && s->stage == REFUSED && proof_clear(ch))
 			s->rx_path = PATH_TCP_AGAIN;
 		if (s->rx_path == PATH_TCP_AGAIN) {
-			struct iovec iov[w->count];
-			struct msghdr msg = { .msg_iov = iov };
+			struct msghdr msg = { .msg_iov = w->room };
 
-			msg.msg_iovlen = slice(w, at, w->len - at, iov);
+			msg.msg_iovlen = slice(w, at, w->len - at, w->room);
 			n = real()->recvmsg(fd, &msg,
 					    (w->flags & (MSG_PEEK | MSG_TRUNC)) |
 						    MSG_DONTWAIT);
@@ -420,10 +419,14 @@ ssize_t recv_again(struct channel *ch, int fd, struct msghdr *msg, int flags)
 	return -1;
 }
 
+/* Calls with at most this many buffers do not allocate. */
+#define FEW 16
+
 ssize_t stream_recv(struct channel *ch, int fd, const struct iovec *iov, size_t count,
 		    int flags)
 {
 	struct want w = { .iov = iov, .count = count, .flags = flags };
+	struct iovec few[WANT_ROOM(FEW)];
 	struct shared *s = ch->s;
 	ssize_t n;
 	size_t i;
@@ -445,9 +448,14 @@ ssize_t stream_recv(struct channel *ch, int fd, const struct iovec *iov, size_t 
 		n = stream_recv(ch, fd, &(struct iovec){ &any, 1 }, 1, flags | MSG_PEEK);
 		return n > 0 ? 0 : n;
 	}
+	w.room = count > FEW ? malloc(WANT_ROOM(count) * sizeof(*w.room)) : few;
+	if (!w.room)
+		return -1;
 	shared_lock(s, &s->rx_lock);
 	n = receive(ch, fd, &w);
 	pthread_mutex_unlock(&s->rx_lock);
+	if (w.room != few)
+		free(w.room);
 	if (n >= 0)
 		return n;
 	errno = -n;

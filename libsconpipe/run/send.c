@@ -195,24 +195,29 @@ static ssize_t send_tcp(struct channel *ch, int fd, const struct iovec *iov, siz
 	return n;
 }
 
-/* send_rest sends the rest of the buffers, from offset at on, by TCP. */
+/* send_rest sends the rest of the buffers, from offset at on, by TCP: first what is left
+ * of the buffer that the ring has begun. */
 static ssize_t send_rest(struct channel *ch, int fd, const struct iovec *iov,
 			 size_t count, size_t at, int flags)
 {
-	struct iovec left[count];
-	size_t i, n = 0;
+	struct iovec begun;
+	ssize_t n, more;
 
-	for (i = 0; i < count; i++) {
-		size_t part = iov[i].iov_len;
-
-		if (at >= part) {
-			at -= part;
-			continue;
-		}
-		left[n++] = (struct iovec){ (char *)iov[i].iov_base + at, part - at };
-		at = 0;
+	while (count && at >= iov->iov_len) {
+		at -= iov->iov_len;
+		iov++;
+		count--;
 	}
-	return send_tcp(ch, fd, left, n, flags, NULL);
+	if (!at)
+		return send_tcp(ch, fd, iov, count, flags, NULL);
+	begun = (struct iovec){ (char *)iov->iov_base + at, iov->iov_len - at };
+	n = send_tcp(ch, fd, &begun, 1, flags, NULL);
+	if (n < (ssize_t)begun.iov_len || count == 1)
+		return n;
+	more = send_tcp(ch, fd, iov + 1, count - 1, flags, NULL);
+	if (more < 0)
+		channel_fail(ch, -errno); /* for the next call */
+	return more < 0 ? n : n + more;
 }
 
 /* send_all sends by the ring, with the lock held. */
