@@ -23,7 +23,7 @@ CC      ?= cc
 SCON     ?= $(BIN)/scon
 AS_OWNER := $(if $(filter bin.bin/scon,$(BIN).$(SCON)),scripts/as-owner.sh)
 ifneq ($(AS_OWNER),)
-OF_OWNER := scon lab startup cuda libsconpipe examples generate check-generated lint man
+OF_OWNER := scon lab startup cuda libsconpipe examples generate modules check-generated lint man
 $(OF_OWNER): SHELL := $(AS_OWNER)
 endif
 
@@ -36,12 +36,17 @@ MAKEFLAGS += --no-print-directory
 Q := $(if $(V),,@)
 say = @$(if $(V),:,printf '  %-8s%s\n' '$(1)' '$(2)')
 
-GOTESTSUM := go tool gotestsum --format pkgname-and-test-fails
+# The product, its tests with their bed, and the laboratory: each a module of its own.
+MODULES := . test lab
+# Programs of Go that go.mod names, also for the other modules.
+tool = $$(go tool -n $(1))
+
+GOTESTSUM = $(call tool,gotestsum) --format pkgname-and-test-fails
 GOFLAGS_TEST := -vet=off -timeout 30m
 
 # The tests of make check are those of packages that take some seconds.
-SLOW := internal/express$$|internal/express/datapath|internal/startup$$|internal/pipe$$|internal/lab/(vm|startbench|pipebench|profile)|cmd/scon-lab|libsconpipe|test
-QUICK = $(shell go list ./... | grep -Ev '/scon/($(SLOW))')
+SLOW := internal/(express|express/datapath|startup|pipe)$$|libsconpipe|lab/(startbench|pipebench|profile|cmd|test)|test/bed/vm
+quick = $$(go list $(1) | grep -Ev '/scon/($(SLOW))')
 
 # sudo forgets where Go is, and a user's PATH lacks ldconfig and nft.
 export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
@@ -50,7 +55,7 @@ export PATH := $(shell $(AS_OWNER) scripts/toolchain.sh)$(PATH)
 # These make network namespaces. A user's run of one goes on by sudo before it does anything.
 NEED_ROOT := demo check test test-long test-packages test-fresh test-k8s test-k8s-full test-hostile fuzz screenshots
 
-.PHONY: build scon lab startup cuda libsconpipe examples generate check-generated lint test-kernels man install uninstall packages image clean $(NEED_ROOT) $(NEED_ROOT:=-as-root)
+.PHONY: build scon lab startup cuda libsconpipe examples generate modules check-generated lint test-kernels man install uninstall packages image clean $(NEED_ROOT) $(NEED_ROOT:=-as-root)
 
 # Go does not notice changes of the library's C sources, but those of the flags.
 export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/include/* | cksum | cut -d' ' -f1)
@@ -74,7 +79,7 @@ $(NEED_ROOT):
 
 lab:
 	$(call say,GO,$(BIN)/scon-lab)
-	$(Q)CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.release=$(VERSION) -X main.commit=$(COMMIT)" -o $(BIN)/scon-lab ./cmd/scon-lab
+	$(Q)CGO_ENABLED=0 go build -C lab -trimpath -ldflags "-s -w -X main.release=$(VERSION) -X main.commit=$(COMMIT)" -o $(abspath $(BIN))/scon-lab ./cmd/scon-lab
 
 scon:
 	$(call say,GO,$(SCON))
@@ -109,8 +114,13 @@ examples: libsconpipe
 # BPF objects and their types by Debian 12's clang 14, since others make other objects;
 # packaging/scon.yaml and docs/json.md from the comments of Go types.
 generate:
-	$(call say,GENERATE,./internal)
+	$(call say,GENERATE,internal lab)
 	$(Q)scripts/clang14.sh go generate ./internal/...
+	$(Q)scripts/clang14.sh go generate -C lab ./...
+
+# The modules of Go that all three need.
+modules:
+	$(Q)for m in $(MODULES); do (cd $$m && go mod download) || exit 1; done
 
 check-generated:
 	$(call say,CHECK,generated files)
@@ -118,12 +128,11 @@ check-generated:
 
 lint:
 	$(call say,LINT,./...)
-	$(Q)go vet ./...
+	$(Q)for m in $(MODULES); do go vet -C $$m ./... && (check=$(call tool,staticcheck) && cd $$m && "$$check" ./...) || exit 1; done
 	$(Q)go vet -tags pprof ./cmd/scon
-	$(Q)go tool staticcheck ./...
 	$(Q)scripts/check-run-layers.sh
 	$(Q)! gofmt -l . | grep . >&2
-	$(Q)scripts/clang14.sh clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h internal/*/bpf/*.c libsconpipe/*/*.[ch] libsconpipe/posix/own/*.c examples/*.[ch] internal/pipe/copier/cuda/*.[ch] || \
+	$(Q)scripts/clang14.sh clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h internal/*/bpf/*.c lab/bpf/*.c libsconpipe/*/*.[ch] test/posix/*.[ch] test/posix/own/*.c examples/*.[ch] internal/pipe/copier/cuda/*.[ch] || \
 		{ [ $$? = 3 ] && echo "left out: clang-format, of which Debian 12's version 14 is needed" >&2; }
 
 # The end-to-end test sends real traffic in the lab, and fails where packets do not
@@ -131,9 +140,11 @@ lint:
 check-as-root:
 	$(Q)scripts/install-deps.sh build demo test
 	$(Q)$(MAKE) build
-	$(Q)$(AS_OWNER) go mod download
+	$(Q)$(AS_OWNER) $(MAKE) modules
 	$(Q)$(MAKE) lint
-	$(Q)scripts/with-own-mounts.sh $(GOTESTSUM) -- $(GOFLAGS_TEST) -p 2 $(QUICK)
+	$(Q)scripts/with-own-mounts.sh $(GOTESTSUM) -- $(GOFLAGS_TEST) -p 2 $(call quick,./...)
+	$(Q)sum="$(GOTESTSUM)" && cd test && ../scripts/with-own-mounts.sh $$sum -- $(GOFLAGS_TEST) -p 2 $(call quick,./bed/...)
+	$(Q)sum="$(GOTESTSUM)" && cd lab && ../scripts/with-own-mounts.sh $$sum -- $(GOFLAGS_TEST) -p 2 $(call quick,./...)
 	$(call say,TEST,scon bench quick)
 	$(Q)scripts/with-own-mounts.sh bin/scon bench quick --rounds 1 --modes native,container,express
 
@@ -142,44 +153,45 @@ check-as-root:
 test-as-root:
 	$(Q)scripts/install-deps.sh build demo test startup kernels prometheus web
 	$(Q)$(MAKE) build
-	$(Q)$(AS_OWNER) go mod download
+	$(Q)$(AS_OWNER) $(MAKE) modules
 	$(Q)$(MAKE) check-generated lint
-	$(Q)$(AS_OWNER) go build -o bin/lanes ./test/lanes
+	$(Q)$(AS_OWNER) go build -C test -o ../bin/lanes ./lanes
 	$(Q)$(GOTESTSUM) --rerun-fails=1 --raw-command -- bin/lanes $(GOFLAGS_TEST) ./...
 
 # The pictures of docs/web.md, of real traffic in the lab.
 screenshots-as-root:
 	$(Q)scripts/install-deps.sh web
-	$(Q)SCON_SCREENSHOTS=$(CURDIR)/docs scripts/with-own-mounts.sh go test -vet=off -count=1 ./test/page -run TestScreenshots
+	$(Q)SCON_SCREENSHOTS=$(CURDIR)/docs scripts/with-own-mounts.sh go test -C test -vet=off -count=1 ./page -run TestScreenshots
 
 # Three times in changing order, with the race detector.
 test-long-as-root:
 	$(Q)scripts/install-deps.sh build demo test startup kernels prometheus race
 	$(Q)$(MAKE) build
-	$(Q)SCON_LONG=1 scripts/with-own-mounts.sh $(GOTESTSUM) -- $(GOFLAGS_TEST) -p 1 -race -shuffle=on -count=3 ./...
-	$(Q)scripts/with-own-mounts.sh go test -vet=off -timeout 2h ./test/differential -cases 10000
+	$(Q)sum="$(GOTESTSUM)" && for m in $(MODULES); do (cd $$m && SCON_LONG=1 $(CURDIR)/scripts/with-own-mounts.sh $$sum -- $(GOFLAGS_TEST) -p 1 -race -shuffle=on -count=3 ./...) || exit 1; done
+	$(Q)scripts/with-own-mounts.sh go test -C test -vet=off -timeout 2h ./differential -cases 10000
 
 # All tests of what depends on the kernel, in guests with Debian's kernels.
 test-kernels: build
 	$(Q)scripts/install-deps.sh kernels arm64
-	$(Q)go test -timeout 6h -v ./test/kernels -full
+	$(Q)go test -C test -timeout 6h -v ./kernels -full
+	$(Q)go test -C lab -timeout 1h -v ./test/kernels
 
 # Packages in Debian's systems with Docker: installed, upgraded under traffic, removed; the image; the chart.
 test-packages-as-root: build
 	$(Q)scripts/install-deps.sh build packages image kernels arm64
-	$(Q)go test -vet=off -count=1 -timeout 4h -p 1 -v ./test/packages ./test/image ./test/helm -full
+	$(Q)go test -C test -vet=off -count=1 -timeout 4h -p 1 -v ./packages ./image ./helm -full
 
 # README's lines in systems with nothing but what README names. FRESH chooses, such as "-systems trixie -steps build,demo".
 FRESH ?=
 test-fresh-as-root:
 	$(Q)scripts/install-deps.sh packages
 	$(Q)$(AS_OWNER) mkdir -p dist/fresh
-	$(Q)go test -vet=off -count=1 -timeout 12h -v ./test/fresh -full $(FRESH)
+	$(Q)go test -C test -vet=off -count=1 -timeout 12h -v ./fresh -full $(FRESH)
 
 # A Kubernetes of two nodes with the chart; the first run builds Kubernetes for some 15 minutes. CLUSTER is one of
 # nftables, iptables (kube-proxy), scon-cni, flannel (networks of pods).
 CLUSTER ?= nftables
-K8S_TEST := scripts/with-own-mounts.sh go test -vet=off -count=1 -timeout 4h -v ./test/k8s
+K8S_TEST := scripts/with-own-mounts.sh go test -C test -vet=off -count=1 -timeout 4h -v ./k8s
 test-k8s-as-root: build
 	$(Q)scripts/install-deps.sh test k8s
 	$(Q)$(K8S_TEST) -cluster $(CLUSTER)
@@ -192,7 +204,7 @@ test-k8s-full-as-root: build
 # Each attack that docs/pipe.md and docs/safety.md list; ends in a table with bounds.
 test-hostile-as-root: build
 	$(Q)scripts/install-deps.sh demo test
-	$(Q)SCON_HOSTILE=1 scripts/with-own-mounts.sh go test -vet=off -count=1 -timeout 2h -v ./test/hostile
+	$(Q)SCON_HOSTILE=1 scripts/with-own-mounts.sh go test -C test -vet=off -count=1 -timeout 2h -v ./hostile
 
 # Every fuzz test; FUZZTIME, in seconds, is for all of them together.
 FUZZTIME ?= 3600
@@ -208,10 +220,10 @@ demo-as-root:
 # Man pages, from the same texts as --help and the settings; with the flags of the programs, so that Go builds no package twice.
 man: $(BIN)/man/scon.8
 	@:
-$(BIN)/man/scon.8: $(shell find cmd internal -name '*.go')
+$(BIN)/man/scon.8: $(shell find cmd internal lab -name '*.go')
 	$(call say,MAN,$(BIN)/man)
 	$(Q)rm -rf $(BIN)/man && mkdir -p $(BIN)/man
-	$(Q)env -u GOARCH CGO_ENABLED=0 go run -trimpath -tags man ./cmd/scon-lab $(BIN)/man
+	$(Q)env -u GOARCH CGO_ENABLED=0 go run -C lab -trimpath -tags man ./cmd/scon-lab $(abspath $(BIN))/man
 	$(Q)env -u GOARCH CGO_ENABLED=0 go run $(SCONFLAGS) -tags "nethttpomithttp2 man" ./cmd/scon $(BIN)/man
 
 # It builds nothing of Go: root may have none, and would fetch the modules again.
@@ -236,7 +248,7 @@ install:
 	$(Q)install -m 644 packaging/prometheus/rules.yaml $(DESTDIR)$(PREFIX)/share/scon/prometheus-rules.yaml
 	$(Q)install -m 644 packaging/prometheus/fleet.yaml $(DESTDIR)$(PREFIX)/share/scon/prometheus-fleet-rules.yaml
 	$(Q)install -m 644 packaging/prometheus/agent.yml $(DESTDIR)$(PREFIX)/share/scon/prometheus-agent.yml
-	$(Q)install -m 644 internal/lab/topology/schema.json $(DESTDIR)$(PREFIX)/share/scon/topology.schema.json
+	$(Q)install -m 644 lab/topology/schema.json $(DESTDIR)$(PREFIX)/share/scon/topology.schema.json
 	$(Q)test -e $(DESTDIR)/etc/scon/scon.yaml || install -D -m 644 packaging/scon.yaml $(DESTDIR)/etc/scon/scon.yaml
 	$(Q)install -m 644 $(BIN)/man/*.5 $(DESTDIR)$(PREFIX)/share/man/man5
 	$(Q)install -m 644 $(BIN)/man/*.8 packaging/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8

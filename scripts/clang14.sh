@@ -16,7 +16,7 @@ packages="clang-14 libclang-cpp14 libclang-common-14-dev libllvm14 llvm-14 clang
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-(cd "$scripts/.." && go build -o "$work/unpacked" ./internal/lab/vm/unpacked)
+go build -C "$scripts/../test" -o "$work/unpacked" ./bed/vm/unpacked
 # shellcheck disable=SC2086 # a list of words
 CLANG14=$("$work/unpacked" "$(go env GOHOSTARCH)" clang14 $packages)
 rm -rf "$work"

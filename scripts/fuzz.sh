@@ -13,7 +13,9 @@ echo "$count fuzz tests, ${each} s each"
 failed=0
 while read -r dir name; do
 	echo "== $dir $name"
-	scripts/with-own-mounts.sh go test -vet=off -run '^$' -fuzz "^$name\$" -fuzztime "${each}s" -timeout 2h "./$dir" </dev/null || failed=$((failed + 1))
+	module=${dir%%/*}
+	[ -e "$module/go.mod" ] || module=.
+	scripts/with-own-mounts.sh go test -C "$module" -vet=off -run '^$' -fuzz "^$name\$" -fuzztime "${each}s" -timeout 2h "./${dir#"$module/"}" </dev/null || failed=$((failed + 1))
 done <<EOF
 $list
 EOF

@@ -104,7 +104,7 @@ rm -f "$out"/*.deb "$out"/*.rpm "$out"/*.tar.gz "$out"/*.cdx.json "$out/SHA256SU
 for arch in amd64 arm64; do
 	case $arch in
 	amd64) triplet=x86_64-linux-gnu libraries= ;;
-	arm64) triplet=aarch64-linux-gnu && libraries=$(go run ./internal/lab/vm/unpacked $arch openssl libssl-dev libssl3) ;;
+	arm64) triplet=aarch64-linux-gnu && libraries=$(go run -C test ./bed/vm/unpacked $arch openssl libssl-dev libssl3) ;;
 	esac
 	say BUILD "$VERSION $arch"
 	stage $arch $triplet "$libraries"

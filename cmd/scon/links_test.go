@@ -19,7 +19,7 @@ func TestLinksNoLaboratory(t *testing.T) {
 	}
 	for _, pkg := range strings.Fields(string(out)) {
 		for _, prefix := range []string{
-			"github.com/scon-project/scon/internal/lab", "github.com/scon-project/scon/results",
+			"github.com/scon-project/scon/test", "github.com/scon-project/scon/lab",
 			"gonum.org/", "golang.org/x/image/", "golang.org/x/text/", "github.com/santhosh-tekuri/jsonschema/", "github.com/HdrHistogram/",
 			"fortio.org/", "github.com/eclipse/paho",
 		} {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/scon-project/scon/internal/cli/clitest"
+	"github.com/scon-project/scon/test/bed/clitest"
 )
 
 // TestMain lets the test binary act as scon, with services that have no kernel

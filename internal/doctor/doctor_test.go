@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"go.uber.org/goleak"
 
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // Qdiscs and filters at the bridge itself see each packet of its containers.

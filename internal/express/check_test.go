@@ -9,7 +9,7 @@ import (
 
 	"github.com/scon-project/scon/internal/express/rules"
 	"github.com/scon-project/scon/internal/host/nlmsg"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // The rules that are followed are compared with the kernel's when that is due and they

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 const deniedPort = 7777

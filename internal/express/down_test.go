@@ -15,8 +15,8 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // After the daemon has ended or was killed, nothing of SCON is left and

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // A connection that is deleted from conntrack loses its Conentry at once, and

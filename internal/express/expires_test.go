@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/host/nstest"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/nstest"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // A table of nftables that goes with its owner, which is not announced, takes what it let

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/host/nstest"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/nstest"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // Another container's start makes no decision stale, nor does its end.

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/lab/scontest"
 	"github.com/scon-project/scon/internal/live"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // The rates of two looks, times the interval, are the packets that went in between.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/express"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 func TestMain(m *testing.M) { os.Exit(scontest.Main(m, express.ForceClsact)) }

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/express/composer"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // Addresses of edge that are behind several next hops.

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/scontest"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/test/bed/lab"
 )
 
 // A packet of an express connection that exceeds the outgoing MTU is answered

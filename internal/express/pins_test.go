@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // Pins whose devices are all gone are left to the daemon that holds them, as

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 var sentPackets = regexp.MustCompile(`Sent \d+ bytes (\d+) pkt`)

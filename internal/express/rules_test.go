@@ -12,8 +12,8 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // perPacket are rules that judge single packets of one port of edge, and the

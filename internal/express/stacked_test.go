@@ -3,8 +3,8 @@ package express_test
 import (
 	"testing"
 
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // Where IP sees containers by a VLAN on their bridge, they go express as

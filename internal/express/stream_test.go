@@ -3,7 +3,7 @@ package express_test
 import (
 	"testing"
 
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // Bytes arrive as they were sent, in packets of any size, while receivers

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/host/nstest"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/nstest"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // The treatment of packets that rules mark: the same for express ones.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/scon-project/scon/internal/express/composer"
 	"github.com/scon-project/scon/internal/express/nfhooks"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // noTracking keeps all packets from conntrack.

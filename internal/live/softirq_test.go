@@ -22,7 +22,7 @@ func TestParseSoftirq(t *testing.T) {
 
 // The estimate's cost is that of the committed result.
 func TestSavedPerPacket(t *testing.T) {
-	text, err := os.ReadFile("../../results/quick.json")
+	text, err := os.ReadFile("../../lab/results/quick.json")
 	if err != nil {
 		t.Fatal(err)
 	}

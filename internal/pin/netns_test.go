@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // pair is a machine that has only two namespaces, with a veth between them:

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // repaired is a TCP socket that says to be connected, though it has sent no packet.

@@ -16,9 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/internal/pipe/copier"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // cuda builds scon-pipe-cuda and a mock of libcuda, and returns their directory. These tests

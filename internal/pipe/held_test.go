@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // answers fails the test unless the broker answers.

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/internal/pipe/copier"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // serve starts a broker. The cleanup waits until no session, name, connection or ring is left,

@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/scon-project/scon/internal/metrics/metricstest"
 	"github.com/scon-project/scon/internal/pipe/control"
+	"github.com/scon-project/scon/test/bed/metricstest"
 )
 
 // The metrics have the broker's values, and docs/metrics.md documents them.

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // dropAll and dropNothing are rules of a test's own namespace.

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // neighbours returns two namespaces joined by a veth pair, with 10.9.0.1 and 10.9.0.2.

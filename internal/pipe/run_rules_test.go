@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // loadEnd is one end of a load that is controlled by its standard input.

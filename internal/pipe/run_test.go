@@ -19,10 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
-	"github.com/scon-project/scon/internal/lab/bench"
 	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/internal/pipe/copier"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // preload builds the library that "scon run" preloads, and posixtest, which prints a table of
@@ -32,9 +31,11 @@ var preload = sync.OnceValues(func() (dir string, err error) { return buildRun("
 // buildRun builds them with sanitizers; "": none.
 func buildRun(sanitize string) (dir string, err error) {
 	dir = filepath.Join(scratch, "run"+sanitize)
-	build := exec.Command("make", "-j2", "-C", "../../libsconpipe", "posix", "all", "OUT="+dir, "SANITIZE="+sanitize)
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build libsconrun: %w\n%s", err, out)
+	for _, from := range []string{"../../libsconpipe", "../../test/posix"} {
+		build := exec.Command("make", "-j2", "-C", from, "all", "OUT="+dir, "SANITIZE="+sanitize)
+		if out, err := build.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build %s: %w\n%s", from, err, out)
+		}
 	}
 	return dir, nil
 }
@@ -219,12 +220,20 @@ func TestRunKilled(t *testing.T) {
 	}
 }
 
+// usedBy is the CPU time of a process: kernel/time/posix-cpu-timers.c has its clock.
+func usedBy(pid int) (time.Duration, error) {
+	const sched = 2
+	var used unix.Timespec
+	err := unix.ClockGettime(^int32(pid)<<3|sched, &used)
+	return time.Duration(used.Nano()), err
+}
+
 // awaitProgress waits until a process has used more CPU time: it does not hang.
 func awaitProgress(t *testing.T, pid int) {
 	t.Helper()
 	var begin time.Duration
 	eventually(t, "progress of the stream", func() bool {
-		used, err := bench.ProcessTime(pid)
+		used, err := usedBy(pid)
 		if err != nil {
 			t.Fatal(err)
 		}

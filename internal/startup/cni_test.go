@@ -18,7 +18,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // libcni, which runtimes use, gets the specified result for every verb of every version.

@@ -11,7 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // The CNI project's cnitool runs the plugin from ADD to DEL, in every version whose results

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // hostLocal is a network with the IPAM plugin host-local of the CNI project, in a version

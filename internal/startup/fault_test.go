@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/startup/control"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // wantWhole fails unless the agent starts again, a container gets and releases a network,

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/startup/control"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // kindConf is a network of a kind, with master m0 if the kind has a master.

@@ -6,15 +6,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
-	"github.com/scon-project/scon/internal/lab/bench"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 var costFile = flag.String("stage-log-cost", "", "write to this `file` what the log of stages costs, measured in 30 rounds")
@@ -43,7 +44,8 @@ func TestStageLogCost(t *testing.T) {
 		rounds = 30
 	}
 	c := logCost{StagesPerContainer: len(Stages)}
-	c.Machine, c.Kernel = bench.Machine()
+	c.Machine = fmt.Sprintf("%s, %d CPUs", runtime.GOARCH, runtime.NumCPU())
+	c.Kernel = strings.TrimSpace(nstest.Run(t, nstest.New(t), "uname -r"))
 	b := newBed(t)
 	b.withPool(rounds)
 	for i := range rounds {

@@ -20,10 +20,10 @@ import (
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/startup/cni"
 	"github.com/scon-project/scon/internal/startup/control"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // bin is a directory with scon-cni, and with the test binary as scon.

@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/scon-project/scon/internal/metrics"
-	"github.com/scon-project/scon/internal/metrics/metricstest"
 	"github.com/scon-project/scon/internal/startup/control"
+	"github.com/scon-project/scon/test/bed/metricstest"
 )
 
 // Prometheus parses the startup service's metrics, which match docs/metrics.md.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // vswitch is an Open vSwitch of a test: its database in a directory, its

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/scon-project/scon/internal/host/nstest"
-	"github.com/scon-project/scon/internal/lab/startbench/launch"
+	"github.com/scon-project/scon/test/bed/image"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // podList is the network of a Kubernetes node: another plugin, after scon-cni, publishes
@@ -66,7 +66,7 @@ func (b *bed) engine(list string) *engine {
 		}
 	}
 	for name, content := range map[string]string{
-		"config.toml":        strings.NewReplacer("DIR", e.dir, "IMAGE", launch.PodImage).Replace(engineConfig),
+		"config.toml":        strings.NewReplacer("DIR", e.dir, "IMAGE", image.Name).Replace(engineConfig),
 		"net.d/net.conflist": list,
 	} {
 		if err := os.WriteFile(filepath.Join(e.dir, name), []byte(content), 0o600); err != nil {
@@ -106,7 +106,7 @@ func (b *bed) engine(list string) *engine {
 		}
 		return ready
 	})
-	image, err := launch.WriteImage(e.dir, root)
+	image, err := image.Write(e.dir, root)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 func inode(t *testing.T, ns string) uint64 {

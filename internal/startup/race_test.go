@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/state"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // Concurrent operations, ordered by pauses at steps.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // port adds a port m0 to the host, and a gateway behind it that forwards between three

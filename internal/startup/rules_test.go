@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/startup/control"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // After a flush of all rules, the security group of a container, the isolation of its tenant

@@ -8,7 +8,7 @@ import (
 
 	"github.com/scon-project/scon/internal/express/rules"
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // tenantConf is a network of a tenant: network n has the subnet 10.88.n.0/24.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/gopacket/gopacket/layers"
 
-	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/test/bed/lab"
 )
 
 // Case is a ruleset, connections, and steps of packets and changes.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/test/bed/lab"
 )
 
 // change is a change of device during a case. It is one event for the daemon: once

@@ -12,7 +12,7 @@ import (
 
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/test/bed/lab"
 )
 
 // flushConntrack removes all connections from conntrack.

@@ -12,8 +12,8 @@ import (
 	bpffeatures "github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // function is a BPF program at a hook of Netfilter that drops packets by their length,

@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/test/bed/lab"
 )
 
 // Offsets in struct __sk_buff.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/scon-project/scon/internal/lab"
+	"github.com/scon-project/scon/test/bed/lab"
 )
 
 // topic is what the cases of a test are about: of all that cases have, they have more

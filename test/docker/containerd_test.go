@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/scon-project/scon/internal/lab/startbench/launch"
 	"github.com/scon-project/scon/internal/state"
+	"github.com/scon-project/scon/test/bed/image"
 )
 
 // containerdConfig configures scon-cni for pods, and the runtimes runc and
@@ -79,7 +79,7 @@ func startContainerd(t *testing.T, lists string) *Containerd {
 		}
 	}
 	c := &Containerd{cgroup: fmt.Sprintf("scon-containerd-%d", os.Getpid()), config: filepath.Join(dir, "config.toml")}
-	text := fmt.Appendf(nil, containerdConfig, launch.PodImage, plugins, lists, oci)
+	text := fmt.Appendf(nil, containerdConfig, image.Name, plugins, lists, oci)
 	if err := os.WriteFile(c.config, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func (c *Containerd) importImage(t *testing.T, dir string) {
 	if err := os.WriteFile(filepath.Join(root, "bin/busybox"), program, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	image, err := launch.WriteImage(dir, root)
+	image, err := image.Write(dir, root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func TestTasks(t *testing.T) {
 		t.Helper()
 		args := append([]string{"--namespace", "k8s.io", "run", "--detach", "--snapshotter", "native", "--runc-binary", oci,
 			"--cgroup", "/" + c.cgroup + "/" + name}, more...)
-		output(t, c.Command("ctr", append(args, launch.PodImage, name)...))
+		output(t, c.Command("ctr", append(args, image.Name, name)...))
 		t.Cleanup(func() { _ = c.end(name) })
 	}
 	run("task", "--env", "SCON_NETWORK=pods")

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/lab/machine"
+	"github.com/scon-project/scon/test/bed/machine"
 )
 
 // Engine is a Docker engine on a machine of its own.

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/scon-project/scon/internal/lab/machine"
+	"github.com/scon-project/scon/test/bed/machine"
 )
 
 // packages are the Debian packages with the programs that the tests need.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/lab/machine"
+	"github.com/scon-project/scon/test/bed/machine"
 )
 
 const (

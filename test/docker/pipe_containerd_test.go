@@ -10,7 +10,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/scon-project/scon/internal/lab/startbench/launch"
+	"github.com/scon-project/scon/test/bed/image"
 )
 
 // buildStaticLoad builds the pipe's load program for an image without
@@ -78,7 +78,7 @@ func TestPipePods(t *testing.T) {
 			PodSandboxId: pod, SandboxConfig: c.pod(name),
 			Config: &cri.ContainerConfig{
 				Metadata: &cri.ContainerMetadata{Name: "load"},
-				Image:    &cri.ImageSpec{Image: launch.PodImage},
+				Image:    &cri.ImageSpec{Image: image.Name},
 				Command:  []string{"/programs/scon-pipe-load", verb, fmt.Sprintf("bpf:%s:%d", address, pipePort), "--warm", "0.01", "--seconds", "0.05"},
 				Mounts: []*cri.Mount{
 					{HostPath: "/run/scon/pipe", ContainerPath: "/run/scon/pipe", Readonly: true},
@@ -131,11 +131,11 @@ func TestPipeTasks(t *testing.T) {
 		t.Cleanup(func() { _ = c.end(name) })
 		return output(t, c.Command("ctr", args...))
 	}
-	run("server", "--detach", launch.PodImage, "server",
+	run("server", "--detach", image.Name, "server",
 		"/programs/scon-pipe-load", "listen", fmt.Sprintf("bpf:0.0.0.0:%d", pipePort), "--warm", "0.01", "--seconds", "0.05")
 	address := s.wantAttached(t)
 	s.awaitName(t)
-	report := run("client", launch.PodImage, "client",
+	report := run("client", image.Name, "client",
 		"/programs/scon-pipe-load", "connect", fmt.Sprintf("bpf:%s:%d", address, pipePort), "--warm", "0.01", "--seconds", "0.05")
 	if !strings.Contains(report, `"bytes": `) {
 		t.Errorf("the client printed %q", report)

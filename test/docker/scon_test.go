@@ -276,10 +276,12 @@ var buildSCON = sync.OnceValues(func() (string, error) {
 	}
 	builtSCON = dir
 	bin := filepath.Join(dir, "scon")
-	cmd := exec.Command("go", "build", "-o", dir, "../../cmd/scon", "../../cmd/scon-lab")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build scon: %w\n%s", err, out)
+	for from, name := range map[string]string{"../..": "scon", "../../lab": "scon-lab"} {
+		cmd := exec.Command("go", "build", "-C", from, "-o", dir, "./cmd/"+name)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build %s: %w\n%s", name, err, out)
+		}
 	}
 	for _, command := range [][]string{
 		{"make", "-C", "../..", "bin/scon-cni", "bin/scon-oci"},

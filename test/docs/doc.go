@@ -8,7 +8,7 @@
 //	> --silent                    its second line
 //
 // All sessions of a document run in order on a machine of their own, made of namespaces
-// (internal/lab/machine), with a real Docker engine and with SCON installed as a package
+// (test/bed/machine), with a real Docker engine and with SCON installed as a package
 // installs it. Each command is a shell of its own. It has to succeed and to print what
 // the document shows:
 //

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/lab/machine"
+	"github.com/scon-project/scon/test/bed/machine"
 )
 
 // patience is the timeout of waits. It is no assertion about time.

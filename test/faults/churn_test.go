@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // Hundreds of containers that start and stop within a minute are hooked, have express

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // A daemon works if its clock differs from the kernel's by years, as in a migrated

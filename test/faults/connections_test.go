@@ -12,8 +12,8 @@ import (
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/express/datapath"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // Tens of thousands of connections, short ones and express ones, leave nothing in the

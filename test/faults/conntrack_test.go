@@ -18,8 +18,8 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/host/nlmsg"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // downCommand is `scon down` for the bed's daemon.

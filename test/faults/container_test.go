@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/nstest"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // container is a container in addition to those of the lab.

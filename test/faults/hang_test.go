@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // When the daemon hangs, the programs are inert within a second, for as long as it

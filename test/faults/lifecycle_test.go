@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // The end of a daemon under load, by SIGTERM or `scon down`, loses no packet and leaves

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // scon is the path of the command under test.
@@ -23,7 +23,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	scon = filepath.Join(dir, "scon")
-	build := exec.Command("go", "build", "-o", scon, "../../cmd/scon")
+	build := exec.Command("go", "build", "-C", "../..", "-o", scon, "./cmd/scon")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building scon: %v: %s", err, out)

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // Changes of the network affect traffic as they do without SCON. Tests in

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/scon-project/scon/internal/lab/vm"
+	"github.com/scon-project/scon/test/bed/vm"
 )
 
 const chart = "../../packaging/helm/scon"

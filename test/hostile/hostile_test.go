@@ -135,8 +135,8 @@ func TestAttacks(t *testing.T) {
 // run runs tests of a package.
 func run(t *testing.T, dir string, names []string, results map[string]*result) {
 	t.Helper()
-	cmd := exec.Command("go", "test", "-vet=off", "-count=1", "-json", "-timeout", "20m", "-run", "^("+strings.Join(names, "|")+")$", "./"+dir)
-	cmd.Dir = root
+	cmd := exec.Command("go", "test", "-vet=off", "-count=1", "-json", "-timeout", "20m", "-run", "^("+strings.Join(names, "|")+")$", ".")
+	cmd.Dir = filepath.Join(root, dir)
 	cmd.Stderr = os.Stderr
 	out, _ := cmd.Output() // its result is in the output
 	for line := range bytes.Lines(out) {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/lab/vm"
+	"github.com/scon-project/scon/test/bed/vm"
 )
 
 // coreDNS is the version that answers names in the cluster.

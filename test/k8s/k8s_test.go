@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/lab/vm"
+	"github.com/scon-project/scon/test/bed/vm"
 )
 
 var (
@@ -78,7 +78,7 @@ func pack(t *testing.T, archive, dir, copies, program string, tags ...string) {
 func images(t *testing.T) (archives []string) {
 	t.Helper()
 	dir := t.TempDir()
-	for name, program := range map[string]string{"scon": "./cmd/scon", "load": "./test/k8s/load"} {
+	for name, program := range map[string]string{"scon": "../../cmd/scon", "load": "load"} {
 		copies := "COPY " + name + " /usr/bin/"
 		switch name {
 		case "scon":
@@ -89,8 +89,8 @@ func images(t *testing.T) (archives []string) {
 			run(t, "sh", "-c", `cd "$0" && mkdir root && ldd libsconrun.so | grep --only-matching '/[^ ]*' | xargs cp --parents --dereference --target-directory root`, dir)
 			copies = "COPY load scon-pipe-load libsconrun.so /usr/bin/\nCOPY root /"
 		}
-		cmd := exec.Command("go", "build", "-trimpath", "-tags", "nethttpomithttp2", "-ldflags", "-s -w", "-o", filepath.Join(dir, name), program)
-		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
+		cmd := exec.Command("go", "build", "-trimpath", "-tags", "nethttpomithttp2", "-ldflags", "-s -w", "-o", filepath.Join(dir, name), ".")
+		cmd.Dir, cmd.Env = program, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("build %s: %v\n%s", program, err, out)
 		}

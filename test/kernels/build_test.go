@@ -28,6 +28,9 @@ func build(t *testing.T, arch, name string) string {
 		return path
 	}
 	args := []string{"build", "-o", path, "./cmd/" + name}
+	if name == "scon-lab" {
+		args = append([]string{"-C", "lab"}, args...)
+	}
 	if pkg, ok := testedBy(name); ok {
 		args = []string{"test", "-c", "-vet=off", "-o", path, pkg}
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/lab/vm"
+	"github.com/scon-project/scon/test/bed/vm"
 )
 
 //go:embed irqbalance.sh

@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/lab/latency"
-	"github.com/scon-project/scon/internal/lab/vm"
 	"github.com/scon-project/scon/internal/pin"
+	"github.com/scon-project/scon/test/bed/vm"
 )
 
 //go:embed sriov.sh
@@ -104,7 +103,7 @@ func TestSRIOV(t *testing.T) {
 		}
 		checkVectors(t, policy, s)
 	}
-	var l latency.Result
+	var l latencies
 	if err := json.Unmarshal([]byte(documents["latency"]), &l); err != nil {
 		t.Fatalf("parse scon's output: %v:\n%s", err, documents["latency"])
 	}
@@ -138,9 +137,17 @@ func checkImpaired(t *testing.T, out string) {
 	}
 }
 
+// latencies are what this test reads of the output of scon latency.
+type latencies struct {
+	Modes   map[string]map[string][]float64
+	Details map[string]*struct {
+		Rounds []struct{ Arrived, Due int }
+	}
+}
+
 // checkLatencies checks the flows' latencies: one flow loses packets, and no
 // packet over the delayed link arrives too early.
-func checkLatencies(t *testing.T, r latency.Result) {
+func checkLatencies(t *testing.T, r latencies) {
 	t.Helper()
 	for _, mode := range []string{"port7000", "port7001", "port7002", "port7003"} {
 		d := r.Details[mode]

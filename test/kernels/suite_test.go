@@ -51,7 +51,7 @@ var suites = []suite{
 		"internal/express/datapath", "internal/express/contable", "internal/express/rules", "internal/host/changes", "internal/express/conntrack",
 		"internal/express/discover", "internal/doctor",
 	}},
-	{name: "topology", packages: []string{"internal/lab/topology"}},
+	{name: "topology", packages: []string{"lab/topology"}},
 	{name: "daemon", packages: []string{"internal/express"}, bridges: true, leftOut: slices.Concat(ownLogic, stress, long, order, drivers)},
 	{name: "drivers", packages: []string{"internal/express"}, only: drivers, hardware: true},
 	{name: "pipe", packages: []string{"internal/pipe"}, only: hostile},

@@ -3,7 +3,7 @@
 // Each lane has its own mount namespace, runs its packages one after the other, and
 // prints whole lines.
 //
-//	lanes ARG... ./...      all packages
+//	lanes ARG... ./...      all packages of all modules
 //	lanes ARG... PACKAGE    one package, as gotestsum reruns tests: one lane
 package main
 
@@ -23,8 +23,17 @@ import (
 // programs. All others, among them the tests that depend most on timing, are in the
 // first lane.
 var second = []string{
-	"cmd/", "internal/cli", "internal/express/rules", "internal/lab", "internal/pipe", "libsconpipe/",
-	"test/differential", "test/docker", "test/docs", "test/figures", "test/kernels", "test/upgrade",
+	"cmd/", "internal/cli", "internal/express/rules", "internal/pipe", "lab/", "libsconpipe/",
+	"test/bed/", "test/differential", "test/docker", "test/docs", "test/kernels", "test/upgrade",
+}
+
+// modules are the folders of the modules.
+var modules = []string{".", "test", "lab"}
+
+// work is some packages of a module.
+type work struct {
+	module   string
+	packages []string
 }
 
 func main() {
@@ -41,26 +50,35 @@ func main() {
 func run(args []string) error {
 	all := slices.Index(args, "./...")
 	if all < 0 {
-		return (&output{}).lane(args)
+		pkg := args[len(args)-1]
+		return (&output{}).lane(args[:len(args)-1], []work{{moduleOf(pkg), []string{pkg}}})
 	}
-	list, err := exec.Command("go", "list", "./...").Output()
-	if err != nil {
-		return fmt.Errorf("list the packages: %w", err)
-	}
-	var lanes [2][]string
-	for _, pkg := range strings.Fields(string(list)) {
-		i := 0
-		if slices.ContainsFunc(second, func(prefix string) bool { return strings.Contains(pkg+"/", "/scon/"+prefix) }) {
-			i = 1
+	var lanes [2][]work
+	for _, module := range modules {
+		list, err := exec.Command("go", "list", "-C", module, "./...").Output()
+		if err != nil {
+			return fmt.Errorf("list the packages of module %s: %w", module, err)
 		}
-		lanes[i] = append(lanes[i], pkg)
+		var packages [len(lanes)][]string
+		for _, pkg := range strings.Fields(string(list)) {
+			i := 0
+			if slices.ContainsFunc(second, func(prefix string) bool { return strings.Contains(pkg+"/", "/scon/"+prefix) }) {
+				i = 1
+			}
+			packages[i] = append(packages[i], pkg)
+		}
+		for i, some := range packages {
+			if len(some) > 0 {
+				lanes[i] = append(lanes[i], work{module, some})
+			}
+		}
 	}
 	args = slices.Delete(slices.Clone(args), all, all+1)
 	var out output
 	var errs [len(lanes)]error
 	var running sync.WaitGroup
-	for i, packages := range lanes {
-		running.Go(func() { errs[i] = out.lane(slices.Concat(args, packages)) })
+	for i, lane := range lanes {
+		running.Go(func() { errs[i] = out.lane(args, lane) })
 	}
 	running.Wait()
 	for _, err := range errs {
@@ -71,14 +89,33 @@ func run(args []string) error {
 	return nil
 }
 
+// moduleOf returns the module that a package is in.
+func moduleOf(pkg string) string {
+	for _, module := range modules {
+		if strings.Contains(pkg, "/scon/"+module+"/") {
+			return module
+		}
+	}
+	return "."
+}
+
 // output is the standard output of all lanes.
 type output struct {
 	lock sync.Mutex
 }
 
-// lane runs the tests of some packages, one after the other.
-func (o *output) lane(args []string) error {
-	cmd := exec.Command("scripts/with-own-mounts.sh", slices.Concat([]string{"go", "test", "-json", "-p", "1"}, args)...)
+// lane runs the tests of some packages, one after the other, and returns the last error.
+func (o *output) lane(args []string, all []work) (err error) {
+	for _, w := range all {
+		if runErr := o.test(args, w); runErr != nil {
+			err = runErr
+		}
+	}
+	return err
+}
+
+func (o *output) test(args []string, w work) error {
+	cmd := exec.Command("scripts/with-own-mounts.sh", slices.Concat([]string{"go", "test", "-C", w.module, "-json", "-p", "1"}, args, w.packages)...)
 	cmd.Stderr = os.Stderr
 	events, err := cmd.StdoutPipe()
 	if err == nil {

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/lab/vm"
+	"github.com/scon-project/scon/test/bed/vm"
 )
 
 var full = flag.Bool("full", false, "make the packages, and install them in guests: an hour")

@@ -22,11 +22,11 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
 	"github.com/scon-project/scon/internal/live"
 	"github.com/scon-project/scon/internal/numbers"
 	"github.com/scon-project/scon/internal/web"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 func TestMain(m *testing.M) { os.Exit(scontest.Main(m, nil)) }

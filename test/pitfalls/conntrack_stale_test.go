@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // Conntrack compares a RST's sequence number with the highest acknowledgement that it

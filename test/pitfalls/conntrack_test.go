@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // trackedConn is conntrack's entry of a connection.

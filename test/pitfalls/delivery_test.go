@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // A container reaches a published port at the machine's own address, another

@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 func TestMain(m *testing.M) {

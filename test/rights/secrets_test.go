@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // The daemon's output and log reveal neither containers' environments, command lines

@@ -11,10 +11,10 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/lab/scontest"
 	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/internal/pipe/control"
 	"github.com/scon-project/scon/internal/state"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // The broker creates its socket, counts its sessions, and removes the socket at its end.

@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
 	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/internal/state"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // Variables of the hostile process.
@@ -109,7 +109,7 @@ func connectOver(fd int, target string) error {
 func buildAttacks(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(built, "pipe.test")
-	if text, err := exec.Command("go", "test", "-c", "-vet=off", "-o", program, "../../internal/pipe").CombinedOutput(); err != nil {
+	if text, err := exec.Command("go", "test", "-C", "../..", "-c", "-vet=off", "-o", program, "./internal/pipe").CombinedOutput(); err != nil {
 		t.Fatalf("build the attacks: %v: %s", err, text)
 	}
 	return program

@@ -17,12 +17,12 @@ import (
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
 	"github.com/scon-project/scon/internal/pipe"
 	pipecontrol "github.com/scon-project/scon/internal/pipe/control"
 	startupcontrol "github.com/scon-project/scon/internal/startup/control"
 	"github.com/scon-project/scon/internal/state"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // The kill and restart of a service, or its replacement by another release, does not
@@ -49,7 +49,7 @@ func release(t *testing.T, version string) string {
 	if _, err := os.Stat(program); err == nil {
 		return program
 	}
-	cmd := exec.Command("go", "build", "-ldflags", "-X main.release="+version, "-o", program, "../../cmd/scon")
+	cmd := exec.Command("go", "build", "-C", "../..", "-ldflags", "-X main.release="+version, "-o", program, "./cmd/scon")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v: %s", version, err, out)

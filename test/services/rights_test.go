@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/config"
-	"github.com/scon-project/scon/internal/lab/scontest"
 	"github.com/scon-project/scon/internal/state"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // The services need these capabilities of their systemd units: without one, a service does

@@ -36,7 +36,7 @@ func (r *release) build(dir string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "build", "-o", r.program, "-ldflags", "-X main.release="+r.name, "-overlay", overlay, "../../cmd/scon")
+	cmd := exec.Command("go", "build", "-C", "../..", "-o", r.program, "-ldflags", "-X main.release="+r.name, "-overlay", overlay, "./cmd/scon")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)

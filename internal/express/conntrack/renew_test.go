@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // openRenewer opens a renewer in a namespace.

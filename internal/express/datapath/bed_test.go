@@ -10,7 +10,7 @@ import (
 
 	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/datapath"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 const (

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/scon-project/scon/internal/express/datapath"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // modes are both methods to attach. Tests that are true of both run in both.

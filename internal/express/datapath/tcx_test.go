@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/scon-project/scon/internal/express/datapath"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // needTCX skips a test on kernels from before tcx.

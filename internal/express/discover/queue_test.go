@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // A queue asks by an option of cake, by keys or actions of filters.

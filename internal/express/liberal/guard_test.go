@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/express/conntrack"
-	"github.com/scon-project/scon/internal/lab"
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // While an entry is missing, no packet of its connection gets past the guard: none leaves

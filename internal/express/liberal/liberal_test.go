@@ -3,7 +3,7 @@ package liberal
 import (
 	"testing"
 
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // Chains of the family bridge are found, those of other families are not meant.

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/scon-project/scon/internal/lab/scontest"
+	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 func TestMain(m *testing.M) { os.Exit(scontest.Main(m, nil)) }

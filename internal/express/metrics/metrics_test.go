@@ -12,7 +12,7 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/metrics"
 	values "github.com/scon-project/scon/internal/metrics"
-	"github.com/scon-project/scon/internal/metrics/metricstest"
+	"github.com/scon-project/scon/test/bed/metricstest"
 )
 
 // snapshot has something of everything.

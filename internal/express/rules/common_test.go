@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // commonConns are what containers most often have.

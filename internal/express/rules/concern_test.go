@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // TestConcerns holds which connections one transaction concerns: those that may meet

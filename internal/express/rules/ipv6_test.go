@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // over6 is the same connection over IPv6: 2001:db8::172.17.0.2 and the like.

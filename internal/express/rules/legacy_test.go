@@ -3,7 +3,7 @@ package rules
 import (
 	"testing"
 
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // legacyFilter reads the table filter as the kernel stores it.

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 var liveSeed = flag.Uint64("live.seed", 0, "the seed of the first changes of TestLiveFollows, as the test's name has it; 0 is a random one")

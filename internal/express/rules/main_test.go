@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/express/conntrack"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

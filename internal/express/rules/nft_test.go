@@ -3,7 +3,7 @@ package rules
 import (
 	"testing"
 
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // touchCase says whether a connection is touched by rules, and why.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // TestReadWhileChanging holds that rules which change all the time can be read: what is

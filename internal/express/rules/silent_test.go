@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // Rules that depend on what changes without an announcement are found, for the

@@ -3,7 +3,7 @@ package rules
 import (
 	"testing"
 
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // TestTouchesTunnel holds which rules a tunnel's own packets may meet, out of

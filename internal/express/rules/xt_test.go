@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/express/conntrack"
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // iptables is both of its kinds: what they say must be understood alike.

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/startup/cni"
 	"github.com/scon-project/scon/internal/startup/ipam"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // churn changes the chains of another table, of which there are many, until the test ends.

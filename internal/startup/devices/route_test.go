@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/host/netns"
-	"github.com/scon-project/scon/internal/host/nstest"
 	"github.com/scon-project/scon/internal/startup/cni"
 	"github.com/scon-project/scon/internal/startup/ipam"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // A container's addresses stay in its port's table until it is removed, and another process

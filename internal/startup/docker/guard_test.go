@@ -11,7 +11,7 @@ import (
 
 	"github.com/docker/go-plugins-helpers/network"
 
-	"github.com/scon-project/scon/internal/host/nstest"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // localnet returns route_localnet of a bridge.

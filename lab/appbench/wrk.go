@@ -1,0 +1,81 @@
+package appbench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"syscall"
+
+	"github.com/scon-project/scon/test/bed/machine"
+	"github.com/scon-project/scon/test/bed/needs"
+)
+
+// programs are those that the bench runs.
+var programs = []needs.Program{
+	{Name: "dockerd", Package: "docker.io"}, {Name: "docker", Package: "docker.io"}, {Name: "nginx", Package: "nginx-light"}, {Name: "wrk", Package: "wrk"},
+	{Name: "busybox", Package: "busybox-static"}, {Name: "nsenter", Package: "util-linux"}, {Name: "taskset", Package: "util-linux"}, {Name: "ip", Package: "iproute2"}, {Name: "iptables", Package: "iptables"},
+}
+
+// report is what wrk prints.
+type report struct {
+	perSecond float64 // requests
+	p50, p99  float64 // us
+}
+
+// wrkFile is where the machine has wrkScript.
+const wrkFile = "/run/wrk.lua"
+
+// wrkScript has wrk print its figures in one line, with all their digits.
+const wrkScript = `done = function(s, l, r)
+	local e = s.errors
+	io.write(string.format("figures %d %d %d %d %d\n", s.requests, s.duration, l:percentile(50), l:percentile(99),
+		e.connect + e.read + e.write + e.status + e.timeout))
+end
+`
+
+// figures is the line of wrkScript: requests, time, p50 and p99 in microseconds, errors.
+var figures = regexp.MustCompile(`(?m)^figures (\d+) (\d+) (\d+) (\d+) (\d+)$`)
+
+// wrk runs wrk at the edge. A request without an answer is an error.
+func (b *bed) wrk(ctx context.Context, port int, l load) (report, error) {
+	args := []string{"--cpu-list", strconv.Itoa(b.cpu), "wrk", "--threads", "1", "--connections", strconv.Itoa(l.connections),
+		"--duration", fmt.Sprintf("%ds", b.seconds), "--script", wrkFile}
+	for _, h := range l.headers {
+		args = append(args, "--header", h)
+	}
+	cmd := b.machine.EdgeCommand("taskset", append(args, fmt.Sprintf("http://%s:%d/%s", machine.HostAddr, port, l.page))...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must only reach the bench
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		return report{}, fmt.Errorf("run wrk: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) })
+	defer stop()
+	err := cmd.Wait()
+	if err != nil {
+		return report{}, fmt.Errorf("run wrk: %w: %s", errors.Join(err, ctx.Err()), &out)
+	}
+	return parse(out.String())
+}
+
+// parse reads what wrk printed.
+func parse(out string) (r report, err error) {
+	m := figures.FindStringSubmatch(out)
+	if m == nil {
+		return r, fmt.Errorf("wrk printed no figures: %s", out)
+	}
+	var n [5]float64
+	for i := range n {
+		if n[i], err = strconv.ParseFloat(m[i+1], 64); err != nil {
+			return r, err
+		}
+	}
+	if n[4] > 0 || n[0] == 0 {
+		return r, fmt.Errorf("%.0f of %.0f requests failed", n[4], n[0])
+	}
+	return report{perSecond: n[0] / n[1] * 1e6, p50: n[2], p99: n[3]}, nil
+}

@@ -1,0 +1,86 @@
+package bench
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// The tables in the documents are those of the committed results.
+func TestDocumentsShowResults(t *testing.T) {
+	for _, c := range []struct {
+		document, file string
+		results        []string
+	}{
+		{"docs/figures.md", "quick", []string{"quick"}},
+		{"docs/figures.md", "short", []string{"short"}},
+		{"docs/figures.md", "cost", []string{"cost-6.12", "cost-newest"}},
+		{"docs/measuring.md", "churn", []string{"churn-20000", "churn-150000", "churn-20000-8000", "churn-6.12"}},
+		{"docs/measuring.md", "cpus", []string{"cpus"}},
+		{"docs/measuring.md", "connections", []string{"connections"}},
+		{"docs/measuring.md", "quick", []string{"quick-vxlan", "quick6", "quick-bridge", "quick-macvlan", "quick-tracked", "quick-hairpin", "quick-routed", "quick-bridged"}},
+		{"docs/measuring.md", "cost", []string{"cost-vlan-6.12", "cost-bond-6.12", "cost-bridge-6.12", "cost-macvlan-6.12", "cost-wireguard-6.12", "cost6-6.12", "cost-netkit-6.12", "cost6-netkit-6.12",
+			"cost-tracked-6.12", "cost-hairpin-6.12", "cost-routed-6.12", "cost-bridged-6.12", "cost-vxlan-6.12", "cost-host-6.12"}},
+	} {
+		text, err := os.ReadFile("../" + c.document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		summaries, err := ReadSummaries("../results/" + c.file + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range c.results {
+			r, err := summaries.Result(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var table strings.Builder
+			if err := r.WriteTable(&table); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(text), table.String()) {
+				t.Errorf("%s lacks what \"scon bench show results/%s.json %s\" prints:\n%s", c.document, c.file, name, &table)
+			}
+		}
+	}
+}
+
+// README and guide compare with the flowtable by the committed results, on both
+// kernels, and the guide's flowtable is the one that was measured.
+func TestDocumentsCompareWithFlowtable(t *testing.T) {
+	documents := map[string]string{}
+	for _, name := range []string{"README.md", "docs/guides/flowtable.md"} {
+		text, err := os.ReadFile("../../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents[name] = string(text)
+	}
+	if rules := fmt.Sprintf(flowtableRules, "ip fast", "eth0, veth1a2b3c4"); !strings.Contains(documents["docs/guides/flowtable.md"], rules) {
+		t.Errorf("docs/guides/flowtable.md lacks these rules:\n%s", rules)
+	}
+	summaries, err := ReadSummaries("../results/cost.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for metric, message := range map[string]string{
+		"udp_64_insn": "64 bytes by UDP", "tcp_64_insn": "64 bytes by TCP", "tcp_crr_insn": "TCP: connect, one request, close",
+	} {
+		row := "| " + message
+		for _, name := range []string{"cost-6.12", "cost-newest"} {
+			r, err := summaries.Result(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			row += fmt.Sprintf(" | %.3f | %.3f | %.3f", r.Ratios["flowtable/container"][metric].Median,
+				r.Ratios["express/container"][metric].Median, 1/r.Ratios["container/native"][metric].Median)
+		}
+		for name, text := range documents {
+			if !strings.Contains(text, row+" |\n") {
+				t.Errorf("%s lacks %s |", name, row)
+			}
+		}
+	}
+}
