@@ -28,7 +28,9 @@ type Pipe struct {
 	// container is known by its network namespace and by its cgroup.
 	PerContainerShare int
 
-	// Engines that connections may use. One that is not listed is never used.
+	// Engines that connections may use, of sealed, bpf, copier and unix. One that is not
+	// listed is never used. Two processes that cooperate keep a connection of unix or sealed
+	// when rules come to forbid it: docs/pipe.md.
 	Engines []string
 
 	// Whether a GPU copies for the engine copier, if scon-pipe-cuda is installed and finds
@@ -40,7 +42,7 @@ type Pipe struct {
 }
 
 func defaultPipe() Pipe {
-	return Pipe{MemoryLimit: 256 << 20, PerContainerShare: 50, Engines: slices.Clone(pipeEngineNames)}
+	return Pipe{MemoryLimit: 256 << 20, PerContainerShare: 50, Engines: []string{"bpf", "copier"}}
 }
 
 var pipeKeys = []key{

@@ -113,7 +113,7 @@ func (s *session) connect(r request) (answer reply, err error) {
 		return answer, fmt.Errorf("%v to %v is not in the allow list: %w", client.local, client.peer, unix.EACCES)
 	}
 	d := near
-	if mustChoose(r.Engines & n.engines) {
+	if mustChoose(b.allowed(r.Engines & n.engines)) {
 		d = b.distances.between(s.party.PID, n.owner.party.PID, n.sendsSmall())
 	}
 	if err := c.begin(r.Engines, n.engines, d); err != nil {
@@ -249,6 +249,16 @@ func (b *Broker) allows(ends [2]*end) bool {
 // allowsEngine reports whether the settings allow an engine.
 func (b *Broker) allowsEngine(e Engine) bool {
 	return b.opts.Engines == nil || slices.Contains(b.opts.Engines, e)
+}
+
+// allowed returns those of a set that the settings allow.
+func (b *Broker) allowed(s engineSet) (allowed engineSet) {
+	for e := Sealed; e <= lastEngine; e++ {
+		if s.has(e) && b.allowsEngine(e) {
+			allowed |= 1 << e
+		}
+	}
+	return allowed
 }
 
 // has reports whether an engine is allowed and works here. The lock is held.

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/test/bed/nstest"
@@ -30,6 +31,9 @@ type crosses struct {
 // pausable opens a connection between two processes of a namespace, and returns what an end can
 // do there.
 func pausable(t *testing.T, socket string, engine pipe.Engine) crosses {
+	if engine != pipe.BPF && engine != pipe.Copier {
+		t.Fatalf("connections of %v cannot be paused: two processes that cooperate keep them", engine)
+	}
 	if engine == pipe.BPF {
 		p := openPair(t, socket)
 		src, seen := memory(t, 4096), uint64(0)
@@ -66,12 +70,17 @@ func pausable(t *testing.T, socket string, engine pipe.Engine) crosses {
 }
 
 // While connections prove themselves after a change of rules, nothing gets from one end to the
-// other by the pipe: two processes that cooperate cannot carry the tokens past the rules.
+// other by the pipe, with each engine of the default settings: two processes that cooperate cannot
+// carry the tokens past the rules.
 func TestPausedByProof(t *testing.T) {
 	t.Parallel()
-	for _, engine := range []pipe.Engine{pipe.BPF, pipe.Copier} {
-		t.Run(engine.String(), func(t *testing.T) {
+	for _, name := range config.Default().Pipe.Engines {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			engine, ok := pipe.ParseEngine(name)
+			if !ok {
+				t.Fatalf("no engine %s", name)
+			}
 			if engine == pipe.BPF {
 				needBPF(t)
 			}
@@ -185,32 +194,38 @@ func testClosedCopies(t *testing.T, leave func(s client, id uint32)) {
 }
 
 // A process can send no files to the sockets that the broker has given it, where the kernel can
-// refuse them, and cannot change that: their close could block.
+// refuse them, and cannot change that: their close could block. Those of a doorbell of bpf never
+// arrive.
 func TestSocketsTakeNoFiles(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
+	_, socket := serve(t, nil)
+	p := openPair(t, socket)
+	file := unix.UnixRights(int(os.Stdin.Fd()))
+	_ = unix.Sendmsg(p.client.files[0], []byte{0}, file, nil, unix.MSG_DONTWAIT)
+	oob := make([]byte, unix.CmsgSpace(4))
+	if n, oobn, _, _, err := unix.Recvmsg(p.server.files[0], make([]byte, 8), oob, unix.MSG_DONTWAIT); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("a doorbell of bpf has passed a file: %d bytes, %d of control data, %v", n, oobn, err)
+	}
+	if err := unix.SetsockoptInt(p.server.files[0], unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 1); !errors.Is(err, unix.EPERM) {
+		t.Errorf("the other end allows files: %v, want %v", err, unix.EPERM)
+	}
 	if !kernelAtLeast(t, 6, 16) {
 		t.Skip("missing: Linux 6.16, for SO_PASSRIGHTS")
 	}
-	_, socket := serve(t, nil)
 	a := greeted(t, socket)
 	name := a.must(message{op: opBind, engines: 1 << pipe.Unix, name: loopback})
-	p := openPair(t, socket)
 	ends, _ := openEnds(t, socket)
 	ns := nstest.New(t)
 	tcp, _ := tcpPair(t, ns)
 	for what, fd := range map[string]int{
-		"a doorbell of bpf":      p.client.files[0],
 		"a doorbell of copier":   ends[0].answer.files[0],
 		"a backlog's doorbell":   a.must(message{op: opListen, id: name.id, arg: 4}).files[0],
 		"an attachment's socket": greetedIn(t, ns, socket).attach(tcp).files[0],
 	} {
-		if err := unix.Sendmsg(fd, []byte{0}, unix.UnixRights(int(os.Stdin.Fd())), nil, unix.MSG_DONTWAIT); !errors.Is(err, unix.EPERM) {
+		if err := unix.Sendmsg(fd, []byte{0}, file, nil, unix.MSG_DONTWAIT); !errors.Is(err, unix.EPERM) {
 			t.Errorf("%s: %v, want %v", what, err, unix.EPERM)
 		}
-	}
-	if err := unix.SetsockoptInt(p.server.files[0], unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 1); !errors.Is(err, unix.EPERM) {
-		t.Errorf("the other end allows files: %v, want %v", err, unix.EPERM)
 	}
 }
 

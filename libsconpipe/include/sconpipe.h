@@ -150,7 +150,7 @@ enum {
 enum {
 	PD_ENGINE_SEALED = 1, /* not accepted by default */
 	PD_ENGINE_BPF,
-	PD_ENGINE_COPIER, /* not accepted by default */
+	PD_ENGINE_COPIER,
 	PD_ENGINE_UNIX,
 };
 int pd_setsockopt(int sid, int level, int name, const void *value, socklen_t len);

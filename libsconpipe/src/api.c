@@ -9,7 +9,7 @@
 #include "pipe.h"
 
 /* The broker chooses between these by the distance of the two processes. */
-#define DEFAULT_ENGINES (1 << PD_ENGINE_BPF | 1 << PD_ENGINE_UNIX)
+#define DEFAULT_ENGINES (1 << PD_ENGINE_BPF | 1 << PD_ENGINE_COPIER | 1 << PD_ENGINE_UNIX)
 
 static ssize_t public_result(ssize_t result)
 {

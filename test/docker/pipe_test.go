@@ -19,7 +19,7 @@ import (
 
 const (
 	// pipeConfig are the settings with the pipe's broker.
-	pipeConfig = "pipe: {enabled: true}\n"
+	pipeConfig = "pipe: {enabled: true, engines: [bpf, copier, sealed]}\n"
 	// pipeMount is the container's mount from docs/pipe.md, with the state directory of
 	// these tests.
 	pipeMount = "/run/scon/pipe:/run/scon/pipe:ro"

@@ -138,7 +138,7 @@ try_scon_startup() {
 }
 
 try_scon_pipe() {
-	for engine in bpf sealed; do
+	for engine in bpf copier; do
 		ip netns exec right scon-pipe-load listen $engine:0.0.0.0:7000 --seconds 0.2 --warm 0.1 >/tmp/listen 2>&1 &
 		listener=$!
 		sleep 0.5

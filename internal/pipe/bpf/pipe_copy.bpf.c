@@ -14,14 +14,15 @@
  *       handles all other calls.
  *
  * Hook: socket filter of both doorbells.
- * In:   a packet from the peer. Out: only packets of one byte pass, none while the
- *       connection is paused.
+ * In:   a packet from the peer. Out: only packets of one byte without files pass, none
+ *       while the connection is paused.
  *
  * The connection is that of the socket, from its storage: no argument of the caller
  * selects it. The kernel holds the socket's lock during the call.
  */
 #include <linux/bpf.h>
 #include <linux/errno.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
 #include "../../../libsconpipe/src/entry.h"
@@ -307,6 +308,32 @@ int scon_pipe_copy(struct bpf_sockopt *ctx)
 	return 1;
 }
 
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct sk_buff {
+	char cb[48];
+};
+
+struct unix_skb_parms {
+	struct scm_fp_list *fp;
+};
+
+#pragma clang attribute pop
+
+/*
+ * Whether a packet of a UNIX socket carries files (UNIXCB in include/net/af_unix.h): with
+ * a socket of their own, both ends could go on to talk. unix_dgram_sendmsg
+ * (net/unix/af_unix.c) runs the filter before it looks at SO_PASSRIGHTS of Linux 6.16.
+ */
+always_inline int has_files(struct __sk_buff *skb)
+{
+	const __u32 at = bpf_core_field_offset(struct sk_buff, cb) +
+			 bpf_core_field_offset(struct unix_skb_parms, fp);
+	void *fp;
+
+	return bpf_probe_read_kernel(&fp, sizeof(fp), (void *)skb + at) || fp;
+}
+
 /* The number of the packet's bytes that pass. */
 SEC("socket")
 int scon_pipe_bell(struct __sk_buff *skb)
@@ -314,7 +341,7 @@ int scon_pipe_bell(struct __sk_buff *skb)
 	/* The filter runs with the receiver's socket. */
 	__u64 cookie = bpf_get_socket_cookie(skb);
 
-	return skb->len == 1 && !bpf_map_lookup_elem(&silent, &cookie);
+	return skb->len == 1 && !has_files(skb) && !bpf_map_lookup_elem(&silent, &cookie);
 }
 
 /* The two ends of a connection, of which one has closed it or has ended. */

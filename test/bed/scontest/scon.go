@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/state"
@@ -47,7 +48,7 @@ log:
   level: debug
 socket_group: %q
 startup: {enabled: %v}
-pipe: {enabled: %v}
+pipe: {enabled: %v, engines: [%s]}
 `, devices(c.Bridges), devices(c.Uplinks), c.Connections, c.PerContainerShare, c.Admit, c.Lease, c.LeaseMax, c.LeasePackets, c.FlushIdle, c.SocketGroup,
-		c.Startup.Enabled, c.Pipe.Enabled)
+		c.Startup.Enabled, c.Pipe.Enabled, strings.Join(c.Pipe.Engines, ", "))
 }
