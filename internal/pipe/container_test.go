@@ -321,17 +321,26 @@ func (h *hostile) lingering() (got int, err error) {
 				}
 				files = append(files, tcp)
 			}
-			err = unix.Sendmsg(fd, message{op: opWake}.packet(), unix.UnixRights(files...), nil, unix.MSG_NOSIGNAL)
-			for _, tcp := range files {
-				go unix.Close(tcp) // it hangs if the broker's copy was closed before
-			}
-			if err != nil {
+			if err := passLast(fd, files); err != nil {
 				return got, err
 			}
 		}
 	}
 	time.Sleep(3 * time.Second) // the broker ends sessions whose files do not close
 	return got, nil
+}
+
+// passLast passes files to the broker, and closes them at once, so that the broker's close of each
+// is the last one. If the broker is faster, the close here is, and hangs.
+func passLast(session int, files []int) error {
+	sent := make(chan error, 1)
+	go func() {
+		sent <- unix.Sendmsg(session, message{op: opWake}.packet(), unix.UnixRights(files...), nil, unix.MSG_NOSIGNAL)
+		for _, fd := range files {
+			unix.Close(fd)
+		}
+	}()
+	return <-sent
 }
 
 // lingers returns a TCP socket whose last close blocks.
