@@ -3,7 +3,9 @@ package pipe
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +22,42 @@ import (
 // 6.16 in those of doorbells and backlogs (engine.Doorbells), to which a process can send: their
 // close closes what is unread, and so does a read with too little room for control data.
 // Everything that can be the last close of such a file goes through closeLater or, where files
-// are received, through the same gate.
+// are received, through the same gate. A container whose closes hang passes no more files, and
+// opens no sessions, until some have ended.
+
+// mostHung bounds the closes of a container that hang: with as many, it passes no more files.
+const mostHung = 64
+
+// errHung is why a container with mostHung closes that hang is refused.
+var errHung = fmt.Errorf("%d closes of files that the container has passed hang; it may pass more once they have ended: %w", mostHung, unix.EBUSY)
+
+// hung counts, by container, the closes that have taken longer than callPatience, since they hang
+// or wait behind others that do.
+type hung struct {
+	mu sync.Mutex
+	of map[quota.Account]int
+}
+
+// change adds n, and reports whether the container then has mostHung.
+func (h *hung) change(o quota.Owner, n int) (most bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := o.Account()
+	if h.of[a] += n; h.of[a] == 0 {
+		delete(h.of, a)
+	}
+	return h.of[a] == mostHung
+}
+
+// has returns errHung if the container has mostHung.
+func (h *hung) has(o quota.Owner) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.of[o.Account()] >= mostHung {
+		return errHung
+	}
+	return nil
+}
 
 // closeLater closes a file that a process has passed, or a socket to which a process can send
 // files. Of these closes mostCloses are in progress at a time, each container within its share; the
@@ -29,20 +66,73 @@ import (
 func (b *Broker) closeLater(o quota.Owner, late func(), closeFile func() error) <-chan struct{} {
 	done := make(chan struct{})
 	b.ledger.Force(o, quota.Files, 1)
+	hangs := make(chan struct{})
+	timer := time.AfterFunc(callPatience, func() {
+		defer close(hangs)
+		b.hangs(o)
+		late()
+	})
 	b.closes.Start(o, func() {
 		go func() {
-			late := time.AfterFunc(callPatience, func() {
-				b.refuse("close hangs")
-				late()
-			})
 			_ = closeFile()
-			late.Stop()
+			if !timer.Stop() {
+				<-hangs
+				b.hung.change(o, -1)
+			}
 			b.ledger.Give(o, quota.Files, 1)
 			b.closes.Leave(o)
 			close(done)
 		}()
 	})
 	return done
+}
+
+// hangs counts a close that hangs.
+func (b *Broker) hangs(o quota.Owner) {
+	b.refuse("close hangs")
+	if b.hung.change(o, 1) {
+		b.log.Warn("pipe: closes of files that a container has passed hang; it passes no more and opens no sessions until some have ended", "cgroup", o.Cgroup, "closes", mostHung)
+	}
+}
+
+// closeSession closes a session's socket, at once unless there are files in it that nobody has
+// read. Nobody can send more before the close.
+func (b *Broker) closeSession(o quota.Owner, conn *net.UnixConn) {
+	if isClean(conn) {
+		conn.Close()
+		return
+	}
+	b.closeLater(o, func() {}, conn.Close)
+}
+
+// isClean shuts a session's socket down, reads what is unread, and reports whether there were no
+// files.
+func isClean(conn *net.UnixConn) (clean bool) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = raw.Control(func(fd uintptr) {
+		if unix.Shutdown(int(fd), unix.SHUT_RDWR) != nil {
+			return
+		}
+		buf := make([]byte, 1)
+		for {
+			// A peek closes copies only.
+			n, _, flags, _, err := unix.Recvmsg(int(fd), buf, nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			switch {
+			case errors.Is(err, unix.EINTR):
+				continue
+			case err != nil || flags&unix.MSG_CTRUNC != 0:
+				return
+			case n == 0 && flags&unix.MSG_TRUNC == 0:
+				clean = true // the end: a packet has bytes
+				return
+			}
+			_, _ = unix.Read(int(fd), buf)
+		}
+	})
+	return clean && err == nil
 }
 
 // closeLater closes a file of the session. If that hangs, the session ends.
@@ -99,6 +189,9 @@ func (s *session) receive(buf []byte) (n, file int, err error) {
 }
 
 func (s *session) receiveFiles(buf []byte) (n, file int, err error) {
+	if err := s.b.hung.has(s.owner); err != nil {
+		return 0, -1, err
+	}
 	deadline := time.Now().Add(callPatience)
 	if !s.b.calls.Enter(s.owner, deadline) {
 		return 0, -1, errHeld
@@ -121,12 +214,14 @@ func (s *session) receiveFiles(buf []byte) (n, file int, err error) {
 		return p.n, p.file, p.err
 	case <-late.C:
 	}
+	s.b.hangs(s.owner)
 	go func() {
-		if p := <-received; p.file >= 0 {
+		p := <-received
+		s.b.hung.change(s.owner, -1)
+		if p.file >= 0 {
 			s.closeFD(p.file)
 		}
 	}()
-	s.b.refuse("close hangs")
 	return 0, -1, errHeld
 }
 

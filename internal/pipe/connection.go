@@ -197,7 +197,7 @@ func (c *connection) join(s *session, n *name) (answer reply, err error) {
 		return answer, err
 	}
 	answer = c.ends[0].reply(id)
-	if err := keep(&answer, nil); err != nil {
+	if err := s.keep(&answer, nil); err != nil {
 		return reply{}, err
 	}
 	if err := n.enqueue(c.ends[1]); err != nil {

@@ -32,15 +32,16 @@ var attacks = []struct {
 	name    string
 	refused string // counter of refusals that it raises; "": none
 	run     func(*hostile) (got int, errno error)
+	last    error // what it ends with; nil: any
 }{
-	{"pending connections", "files", (*hostile).pending},
-	{"memory", "memory", (*hostile).memory},
-	{"half-open attaches", "files", (*hostile).attaches},
-	{"names", "files", (*hostile).names},
-	{"processes", "files", (*hostile).processes},
-	{"doorbells", "", (*hostile).doorbells},
-	{"rechecks", "", (*hostile).rechecks},
-	{"lingering closes", "close hangs", (*hostile).lingering},
+	{"pending connections", "files", (*hostile).pending, nil},
+	{"memory", "memory", (*hostile).memory, nil},
+	{"half-open attaches", "files", (*hostile).attaches, nil},
+	{"names", "files", (*hostile).names, nil},
+	{"processes", "files", (*hostile).processes, nil},
+	{"doorbells", "", (*hostile).doorbells, nil},
+	{"rechecks", "", (*hostile).rechecks, nil},
+	{"lingering closes", "close hangs", (*hostile).lingering, unix.EBUSY},
 }
 
 // runHostile is the hostile process. It prints the result of its attack.
@@ -297,7 +298,8 @@ func (h *hostile) attaches() (got int, err error) {
 
 // lingering passes TCP sockets with unsent bytes whose last close waits for a peer that
 // never reads, in as many sessions as it gets: one in a request, several in another one, which
-// the broker receives with too little room for them or closes unread.
+// the broker receives with too little room for them or closes unread. It ends when the broker
+// refuses another session.
 func (h *hostile) lingering() (got int, err error) {
 	listener, err := message{op: opBind, name: loopback}.tcp()
 	if err != nil {
@@ -307,27 +309,37 @@ func (h *hostile) lingering() (got int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for ; got < 1000; got++ {
+	type pass struct {
+		session int
+		files   []int
+	}
+	var all []pass
+	for n := range 1000 {
 		fd, err := h.dial()
 		if err != nil {
-			return got, err
+			return n, err
 		}
-		for n := range 2 { // one file, then three
-			var files []int
-			for range 1 + 2*((n+got)%2) {
+		for k := range 2 { // one file, then three, or three, then one
+			p := pass{session: fd}
+			for range 1 + 2*((n+k)%2) {
 				tcp, err := h.lingers(listener, name)
 				if err != nil {
-					return got, err
+					return n, err
 				}
-				files = append(files, tcp)
+				p.files = append(p.files, tcp)
 			}
-			if err := passLast(fd, files); err != nil {
-				return got, err
-			}
+			all = append(all, p)
 		}
 	}
-	time.Sleep(3 * time.Second) // the broker ends sessions whose files do not close
-	return got, nil
+	for _, p := range all { // at once: the broker refuses them once some closes hang
+		_ = passLast(p.session, p.files)
+	}
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if _, err = h.dial(); err != nil {
+			break
+		}
+	}
+	return len(all), err
 }
 
 // passLast passes files to the broker, and closes them at once, so that the broker's close of each
@@ -461,6 +473,9 @@ func TestHostileContainer(t *testing.T) {
 				}
 			}
 			said := startHostile(t, socket, a.name)
+			if a.last != nil && !strings.HasSuffix(said, a.last.Error()) {
+				t.Errorf("the attack ends with %q, want %v", said, a.last)
+			}
 			refused := b.Status().Refused
 			if a.refused != "" && refused[a.refused] == 0 {
 				t.Errorf("refused: %v, want some for %s", refused, a.refused)

@@ -227,7 +227,7 @@ func (s *session) attached(id uint32) (answer reply, err error) {
 		ID: id, Engine: BPF, files: []int{c.notices[a.side].fd}, Generation: uint32(1 - a.side),
 		Peer: netip.AddrPortFrom(netip.AddrFrom16(c.mark), 0),
 	}
-	if err := keep(&answer, nil); err != nil {
+	if err := s.keep(&answer, nil); err != nil {
 		return reply{}, err
 	}
 	c.looks[a.side] = true
@@ -377,7 +377,7 @@ func (s *session) proven(id uint32) (answer reply, err error) {
 	}
 	e := c.made.ends[a.side]
 	answer = e.reply(id)
-	if err := keep(&answer, nil); err != nil {
+	if err := s.keep(&answer, nil); err != nil {
 		return reply{}, err
 	}
 	s.forget(a)

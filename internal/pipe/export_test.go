@@ -1,9 +1,12 @@
 package pipe
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // RecheckNow has all connections prove themselves, and waits for that.
@@ -38,6 +41,17 @@ func (b *Broker) Still() bool {
 	default:
 		return false
 	}
+}
+
+// PassesFiles reports whether connections that the broker has not accepted yet pass files.
+func (b *Broker) PassesFiles() (passes bool, err error) {
+	raw, err := b.listener.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	value := 0
+	closed := raw.Control(func(fd uintptr) { value, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS) })
+	return value != 0, errors.Join(err, closed)
 }
 
 // SendsSmall says what the broker thinks of the messages of its only name.

@@ -89,7 +89,7 @@ func (s *session) listen(r request) (answer reply, err error) {
 	}
 	n.backlog = int(min(max(r.Arg, 1), mostBacklog))
 	answer.files = []int{int(n.owners.Fd())}
-	return answer, keep(&answer, nil)
+	return answer, s.keep(&answer, nil)
 }
 
 // enqueue adds the server's end of a connection to the backlog. The lock is held.
@@ -153,7 +153,7 @@ func (s *session) accept(r request) (answer reply, err error) {
 	}
 	e, _ := n.waiting.Next()
 	answer = e.reply(id)
-	if err := keep(&answer, nil); err != nil {
+	if err := s.keep(&answer, nil); err != nil {
 		return reply{}, err
 	}
 	n.waiting.Pop()
@@ -169,7 +169,8 @@ func (s *session) accept(r request) (answer reply, err error) {
 // remove deletes a name and resets its waiting connections. The lock is held.
 func (n *name) remove() {
 	delete(n.owner.b.names, n)
-	n.owner.closeLater(func() error { // without the lock: the process may hold the socket's
+	_ = n.tcp.file.SetReadDeadline(time.Unix(1, 0)) // ends acceptAll, though the close may have to wait
+	n.owner.closeLater(func() error {               // without the lock: the process may hold the socket's
 		defer close(n.freed)
 		n.tcp.stopListening()
 		return n.tcp.file.Close()
@@ -196,7 +197,7 @@ func (n *name) awaitFree() {
 // acceptAll accepts TCP connections until the name is removed.
 func (n *name) acceptAll() {
 	b := n.owner.b
-	for n.tcp.readable(time.Time{}) == nil {
+	for n.tcp.await() == nil {
 		tcp, err := n.tcp.accept()
 		if err == nil {
 			b.running.Go(func() { b.proofs.identify(n, tcp) })

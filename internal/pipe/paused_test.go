@@ -199,7 +199,7 @@ func testClosedCopies(t *testing.T, leave func(s client, id uint32)) {
 func TestSocketsTakeNoFiles(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
-	_, socket := serve(t, nil)
+	b, socket := serve(t, nil)
 	p := openPair(t, socket)
 	file := unix.UnixRights(int(os.Stdin.Fd()))
 	_ = unix.Sendmsg(p.client.files[0], []byte{0}, file, nil, unix.MSG_DONTWAIT)
@@ -212,6 +212,9 @@ func TestSocketsTakeNoFiles(t *testing.T) {
 	}
 	if !kernelAtLeast(t, 6, 16) {
 		t.Skip("missing: Linux 6.16, for SO_PASSRIGHTS")
+	}
+	if passes, err := b.PassesFiles(); passes || err != nil {
+		t.Errorf("sockets that the broker has not accepted, or refuses, pass files: %v, %v", passes, err)
 	}
 	a := greeted(t, socket)
 	name := a.must(message{op: opBind, engines: 1 << pipe.Unix, name: loopback})

@@ -75,6 +75,7 @@ type Broker struct {
 	rejecting chan struct{} // semaphore of reject
 	ledger    *quota.Ledger
 	closes    *quota.Gate // closes of files that processes have passed
+	hung      hung        // of them, those that hang
 	calls     *quota.Gate // calls on sockets that processes share
 	checks    *quota.Gate // proofs after changes of rules
 	crossings *quota.Gate // proofs under "scon run"
@@ -125,6 +126,7 @@ func New(o Options) (*Broker, error) {
 	if o.Copier != nil && b.allowsEngine(Copier) {
 		b.copier = o.Copier(o.Logger, &b.mu)
 	}
+	b.hung.of = make(map[quota.Account]int)
 	b.proofs.init()
 	b.distances.init()
 	b.attach.waiting, b.attach.crossings = make(map[tcpEnd]*attachment), make(map[*crossing]bool)

@@ -59,13 +59,11 @@ func (b *Broker) handle(conn *net.UnixConn) {
 	s, err := b.register(conn)
 	if err != nil {
 		b.log.Debug("pipe: accept a process", "error", err)
-		b.closeLater(s.owner, func() {}, func() error {
-			b.reject(conn, err)
-			return conn.Close()
-		})
+		b.reject(conn, err)
+		b.closeSession(s.owner, conn)
 		return
 	}
-	defer b.closeLater(s.owner, func() {}, conn.Close)
+	defer b.closeSession(s.owner, conn)
 	defer s.end()
 	b.running.Go(s.watch)
 	if err := s.answer(); err != nil {
@@ -101,6 +99,17 @@ func (b *Broker) register(conn *net.UnixConn) (_ *session, err error) {
 		}
 	}()
 	if err := s.identify(); err != nil {
+		return s, err
+	}
+	if err := b.hung.has(s.owner); err != nil {
+		b.refuse("close hangs")
+		return s, err
+	}
+	raw, err := conn.SyscallConn()
+	if err == nil {
+		err = passFiles(raw, true)
+	}
+	if err != nil {
 		return s, err
 	}
 	b.mu.Lock()
@@ -290,7 +299,7 @@ func (s *session) do(r request) reply {
 			var ringErr error
 			answer.files, answer.Size, ringErr = e.Memory.Ring(r.Arg)
 			answer.Generation = r.Arg
-			if err := keep(&answer, ringErr); err != nil {
+			if err := s.keep(&answer, ringErr); err != nil {
 				return err
 			}
 			e.Memory.Given(r.Arg)
@@ -300,7 +309,7 @@ func (s *session) do(r request) reply {
 		err = s.onEnd(r, func(e *end) error {
 			var growErr error
 			answer, growErr = e.grow(r.Size)
-			return keep(&answer, growErr)
+			return s.keep(&answer, growErr)
 		})
 	case opWake:
 		err = s.wake(r.ID)
@@ -342,7 +351,7 @@ func (s *session) do(r request) reply {
 
 // keep duplicates the files of a reply, so that it can be sent without the lock that
 // guards them.
-func keep(r *reply, err error) error {
+func (s *session) keep(r *reply, err error) error {
 	if err != nil {
 		return err
 	}
@@ -360,7 +369,12 @@ func keep(r *reply, err error) error {
 		own = append(own, dup)
 	}
 	r.files = own
-	r.taken = func() { closeAll(own) }
+	r.taken = func() { // one may be a doorbell whose connection has ended
+		s.closeLater(func() error {
+			closeAll(own)
+			return nil
+		})
+	}
 	return nil
 }
 

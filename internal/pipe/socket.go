@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/quota"
 )
 
 // Modes of the containers' socket and its directory: any process with the mount may
@@ -61,10 +64,12 @@ func makeDir(dir string) error {
 
 // bind makes the socket at a free name.
 func bind(path string) (_ *containersSocket, err error) {
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	refusing := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error { return passFiles(raw, false) }}
+	any, err := refusing.Listen(context.Background(), "unixpacket", path)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
+	l := any.(*net.UnixListener)
 	defer func() {
 		if err != nil {
 			l.Close()
@@ -85,6 +90,22 @@ func bind(path string) (_ *containersSocket, err error) {
 		return nil, fmt.Errorf("look at socket %s: %w", path, err)
 	}
 	return &containersSocket{l, path, info}, nil
+}
+
+// passFiles sets whether processes may send files to a socket, where the kernel can refuse that:
+// Linux 6.16 (SO_PASSRIGHTS, net/core/sock.c). Accepted sockets inherit it from their listener.
+func passFiles(raw syscall.RawConn, pass bool) (err error) {
+	value := 0
+	if pass {
+		value = 1
+	}
+	if closed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, value) }); closed != nil {
+		return closed
+	}
+	if err != nil && !errors.Is(err, unix.ENOPROTOOPT) {
+		return fmt.Errorf("set whether a socket passes files: %w", err)
+	}
+	return nil
 }
 
 // fileOf opens the file that a socket was bound to, wherever that is now, with O_PATH.
@@ -185,7 +206,7 @@ func (b *Broker) lookAtName() {
 	b.listener = l
 	ended := b.ctx.Err() != nil
 	b.mu.Unlock()
-	old.Close()
+	b.closeLater(quota.Owner{}, func() {}, old.Close) // of sockets that were not accepted, too
 	if ended {
 		_ = l.end()
 		return

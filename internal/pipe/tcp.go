@@ -175,6 +175,11 @@ func (t *tcpSocket) readable(deadline time.Time) error {
 	if err := t.file.SetReadDeadline(deadline); err != nil {
 		return err
 	}
+	return t.await()
+}
+
+// await waits for POLLIN until the deadline that is set.
+func (t *tcpSocket) await() error {
 	return t.raw.Read(func(fd uintptr) bool {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(p, 0)

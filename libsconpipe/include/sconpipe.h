@@ -27,7 +27,8 @@ extern "C" {
  * protocol 0. Returns its sid. ENOENT, ECONNREFUSED: no broker at
  * SCON_PIPE_SOCKET (default /run/scon/pipe/pipe.sock). ETIMEDOUT: the broker does not
  * answer. EPROTONOSUPPORT: it speaks another version of the protocol. EAGAIN: too many
- * processes are connected to it. EACCES: others may have replaced the socket; mount its
+ * processes are connected to it. EBUSY: closes of files that the container has passed to
+ * it hang. EACCES: others may have replaced the socket; mount its
  * directory read-only.
  */
 int pd_socket(int domain, int type, int protocol);
