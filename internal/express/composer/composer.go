@@ -203,8 +203,7 @@ func (c *Composer) Candidates(all []Candidate, now time.Time) (composed []int) {
 			composed = append(composed, q.number)
 		}
 	}
-	c.confirm(c.unconfirmed, now)
-	c.unconfirmed = c.unconfirmed[:0]
+	c.release(now)
 	for _, q := range asked {
 		c.payers = append(c.payers[:0], q.payers...)
 		c.conclude(q, time.Since(began)/time.Duration(len(asked)))
@@ -254,13 +253,9 @@ func (c *Composer) compose(p *discover.Port, tuple conntrack.Tuple, answer connt
 	if c.keepByRule(subject{port: p.Index, initiator: tuple == conn.Orig}, conn) {
 		return PerPacketRule
 	}
-	if why := c.makeLiberal(conn); why != "" {
-		return why
-	}
 	e, err := c.table.Compose(c.end(p, tuple.Src.Addr()), tuple, conn, now)
 	if err == nil {
 		c.composed++
-		c.let(e, conn)
 		c.unconfirmed = append(c.unconfirmed, e)
 		c.placed(e)
 	}
@@ -273,43 +268,56 @@ func (c *Composer) placed(e *contable.Conentry) {
 	c.index.add(e)
 }
 
-// makeLiberal makes conntrack accept a TCP connection's packets whatever their
-// sequence numbers: those that it does not see must not make the others
-// INVALID. Only this connection, both directions; never the sysctl.
-func (c *Composer) makeLiberal(conn conntrack.Conn) Refusal {
-	if conn.Orig.Proto != protoTCP {
-		return ""
+// release gives the Conentries that have just been placed their leases, without which no
+// packet of them goes express. Before that, conntrack is made to accept TCP's packets
+// whatever their sequence numbers: those that it does not see must not make the others
+// INVALID. Only these connections, both directions; never the sysctl. A daemon that is
+// killed before leaves Conentries that do nothing.
+func (c *Composer) release(now time.Time) {
+	for i, answer := range c.ct.MakeLiberal(tuplesOf(c.unconfirmed)) {
+		e, conn := c.unconfirmed[i], answer.Conn
+		if e.Conn.Orig.Proto == protoTCP && !conn.Liberal() || !c.confirm(e, answer, now) {
+			c.table.Retire(e, now)
+		} else if !e.Gone {
+			c.let(e, conn)
+		}
 	}
-	switch err := c.ct.UpdateTCP(conn, conntrack.TCPUpdate{}); {
-	case errors.Is(err, conntrack.ErrNotFound):
-		return Untracked
-	case err != nil:
-		return ConntrackError
-	}
-	return ""
+	c.unconfirmed = c.unconfirmed[:0]
 }
 
-// confirm asks conntrack again. The end of a connection is announced only if it
-// has a Conentry, and may have come just before; a connection that conntrack did
-// not see may be tracked by now.
-func (c *Composer) confirm(all []*contable.Conentry, now time.Time) {
+// confirmAll asks conntrack again about Conentries.
+func (c *Composer) confirmAll(all []*contable.Conentry, now time.Time) {
+	for i, answer := range c.ct.GetAll(tuplesOf(all)) {
+		if !c.confirm(all[i], answer, now) {
+			c.table.Retire(all[i], now)
+		}
+	}
+}
+
+func tuplesOf(all []*contable.Conentry) []conntrack.Tuple {
 	tuples := make([]conntrack.Tuple, len(all))
 	for i, e := range all {
 		tuples[i] = e.Conn.Orig
 	}
-	for i, answer := range c.ct.GetAll(tuples) {
-		e, conn := all[i], answer.Conn
-		gone := answer.Err != nil || conn.ID != e.Conn.ID || c.Unfit(conn) != ""
-		if e.Untracked {
-			gone = !errors.Is(answer.Err, conntrack.ErrNotFound)
-		}
-		if gone {
-			c.table.Retire(e, now)
-		} else if conn.Mark != e.Conn.Mark && !e.Untracked {
-			e.Conn.Mark = conn.Mark
-			c.withdraw(e, now)
-		}
+	return tuples
+}
+
+// confirm takes what conntrack has of a connection now, and reports whether its Conentry
+// may stay. The end of a connection is announced only if it has a Conentry, and may have
+// come just before; a connection that conntrack did not see may be tracked by now.
+func (c *Composer) confirm(e *contable.Conentry, answer conntrack.Answer, now time.Time) bool {
+	conn := answer.Conn
+	if e.Untracked {
+		return errors.Is(answer.Err, conntrack.ErrNotFound)
 	}
+	if answer.Err != nil || conn.ID != e.Conn.ID || c.Unfit(conn) != "" {
+		return false
+	}
+	if conn.Mark != e.Conn.Mark {
+		e.Conn.Mark = conn.Mark
+		return c.table.Withdraw(e)
+	}
+	return true
 }
 
 // withdraw has a Conentry confirmed by a regular packet.

@@ -72,7 +72,9 @@ func (c *Composer) join(e *contable.Conentry, p *discover.Port, tuple conntrack.
 		c.table.Retire(e, now)
 		return tableRefusal(err)
 	}
-	c.let(e, e.Conn)
+	if e.Lease != 0 { // else release is about to give it one
+		c.let(e, e.Conn)
+	}
 	c.index.add(e)
 	return ""
 }

@@ -118,8 +118,8 @@ func (r *recheck) next(isLive func(*contable.Conentry) bool) (doubted, waiting [
 func (c *Composer) Recheck(now time.Time) {
 	isLive := func(e *contable.Conentry) bool { return c.table.Lookup(e.Conn.Orig) == e }
 	doubted, waiting := c.recheck.next(isLive)
-	c.confirm(append(doubted, waiting...), now)
-	c.confirm(c.recheck.nextMarked(c.rules.IsSilent(), isLive), now)
+	c.confirmAll(append(doubted, waiting...), now)
+	c.confirmAll(c.recheck.nextMarked(c.rules.IsSilent(), isLive), now)
 	for _, e := range waiting {
 		if isLive(e) {
 			c.recheck.waiting = append(c.recheck.waiting, e)

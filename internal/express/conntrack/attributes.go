@@ -71,24 +71,26 @@ func (t Tuple) String() string {
 	return fmt.Sprintf("%s %v > %v", proto, t.Src, t.Dst)
 }
 
-// encode writes the payload of a tuple attribute.
-func (t Tuple) encode(ae *nlmsg.Encoder) error {
-	src, dst := uint16(attrV4Src), uint16(attrV4Dst)
-	if t.Src.Addr().Is6() {
-		src, dst = attrV6Src, attrV6Dst
+// appendTo appends a tuple's attribute to a message.
+func (t Tuple) appendTo(b []byte, typ uint16) []byte {
+	b, whole := nlmsg.Begin(b, typ)
+	b, part := nlmsg.Begin(b, attrTupleIP)
+	if from, to := t.Src.Addr(), t.Dst.Addr(); from.Is4() && to.Is4() {
+		src, dst := from.As4(), to.As4()
+		b = nlmsg.Append(nlmsg.Append(b, attrV4Src, src[:]...), attrV4Dst, dst[:]...)
+	} else {
+		src, dst := from.As16(), to.As16()
+		b = nlmsg.Append(nlmsg.Append(b, attrV6Src, src[:]...), attrV6Dst, dst[:]...)
 	}
-	ae.Nested(attrTupleIP, func(ae *nlmsg.Encoder) error {
-		ae.Bytes(src, t.Src.Addr().AsSlice())
-		ae.Bytes(dst, t.Dst.Addr().AsSlice())
-		return nil
-	})
-	ae.Nested(attrTupleProto, func(ae *nlmsg.Encoder) error {
-		ae.Uint8(attrProtoNum, t.Proto)
-		ae.Uint16(attrProtoSrcPort, t.Src.Port())
-		ae.Uint16(attrProtoDstPort, t.Dst.Port())
-		return nil
-	})
-	return nil
+	b = nlmsg.End(b, part)
+	b, part = nlmsg.Begin(b, attrTupleProto)
+	b = nlmsg.Append(b, attrProtoNum, t.Proto)
+	b = appendPort(appendPort(b, attrProtoSrcPort, t.Src), attrProtoDstPort, t.Dst)
+	return nlmsg.End(nlmsg.End(b, part), whole)
+}
+
+func appendPort(b []byte, typ uint16, a netip.AddrPort) []byte {
+	return nlmsg.Append(b, typ, byte(a.Port()>>8), byte(a.Port()))
 }
 
 // parseConn parses a message, which begins with struct nfgenmsg. It reports
@@ -158,6 +160,14 @@ func parseTuple(b []byte) (t Tuple) {
 	}
 	t.Src, t.Dst = netip.AddrPortFrom(src, sport), netip.AddrPortFrom(dst, dport)
 	return t
+}
+
+// family is the address family of a tuple.
+func (t Tuple) family() byte {
+	if t.Src.Addr().Is6() {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
 }
 
 // whole reports whether a parsed tuple is one of TCP or UDP over IPv4 or IPv6.

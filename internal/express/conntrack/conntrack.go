@@ -5,7 +5,6 @@
 package conntrack
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -155,32 +154,48 @@ type Answer struct {
 const askedAtOnce = 32
 
 // GetAll does what Get does for each of several tuples, with fewer system calls.
-func (c *Client) GetAll(all []Tuple) []Answer {
+func (c *Client) GetAll(all []Tuple) []Answer { return c.askAll(all, false) }
+
+// MakeLiberal does what UpdateTCP does for those of several tuples that are of TCP, and
+// returns what GetAll does after that. Conn.Liberal tells of each whether it was done.
+func (c *Client) MakeLiberal(all []Tuple) []Answer { return c.askAll(all, true) }
+
+func (c *Client) askAll(all []Tuple, liberal bool) []Answer {
 	answers := make([]Answer, 0, len(all))
 	for part := range slices.Chunk(all, askedAtOnce) {
-		answers = append(answers, c.getPart(part)...)
+		answers = append(answers, c.askPart(part, liberal)...)
 	}
 	return answers
 }
 
-func (c *Client) getPart(all []Tuple) []Answer {
+// sizeofQuestion is about the length of a request about one connection.
+const sizeofQuestion = 96
+
+func (c *Client) askPart(all []Tuple, liberal bool) []Answer {
 	answers := make([]Answer, len(all))
-	requests := make([]nlmsg.Request, len(all))
+	requests := make([]nlmsg.Request, 0, 2*len(all))
+	of := make([]int, 0, cap(requests)) // the tuple that a request is about
+	b := make([]byte, 0, cap(requests)*sizeofQuestion)
 	for i, t := range all {
 		answers[i].Err = ErrNotFound
-		var err error
-		if requests[i], err = encode(msgGet, 0, t, nil); err != nil {
-			return failed(answers, err)
+		begin := len(b)
+		b = appendQuestion(b, t)
+		end := len(b)
+		if liberal && t.Proto == unix.IPPROTO_TCP {
+			b = append(append(b, b[begin:end]...), makeLiberal...)
+			requests, of = append(requests, nlmsg.Request{Type: msgNew, Data: b[end:], Quiet: true}), append(of, i)
 		}
+		requests, of = append(requests, nlmsg.Request{Type: msgGet, Data: b[begin:end]}), append(of, i)
 	}
 	err := c.single.Each(requests, func(i int, m nlmsg.Message, err error) {
-		if errors.Is(err, unix.ENOENT) {
+		answer := &answers[of[i]]
+		if errors.Is(err, unix.ENOENT) || requests[i].Quiet { // then conn is not liberal
 			return
 		}
 		if err != nil {
-			answers[i].Err = err
+			answer.Err = err
 		} else if conn, whole := parseConn(m.Data); whole {
-			answers[i] = Answer{Conn: conn}
+			*answer = Answer{Conn: conn}
 		}
 	})
 	if err != nil {
@@ -232,44 +247,35 @@ func (c *Client) JudgeTCP(conn Conn) error {
 	return c.updateTCP(conn, TCPUpdate{}, 0, tcpBeLiberal)
 }
 
+// makeLiberal are the attributes by which UpdateTCP changes nothing else.
+var makeLiberal = TCPUpdate{}.attrs(tcpBeLiberal, tcpBeLiberal|tcpMaxAckSet)
+
 // updateTCP sets flags in both directions, of those in touch.
 func (c *Client) updateTCP(conn Conn, u TCPUpdate, flags, touch byte) error {
-	err := c.request(msgNew, unix.NLM_F_ACK, conn.Orig, func(ae *nlmsg.Encoder) {
-		if conn.Zone != 0 {
-			ae.Uint16(attrZone, conn.Zone)
-		}
-		if u.Timeout != 0 {
-			ae.Uint32(attrTimeout, uint32(u.Timeout/time.Second))
-		}
-		ae.Nested(attrProtoInfo, func(ae *nlmsg.Encoder) error {
-			ae.Nested(attrProtoInfoTCP, func(ae *nlmsg.Encoder) error {
-				if u.State != 0 {
-					ae.Uint8(attrTCPState, u.State)
-				}
-				both := []byte{flags, touch} // struct nf_ct_tcp_flags
-				ae.Bytes(attrTCPFlagsOriginal, both)
-				ae.Bytes(attrTCPFlagsReply, both)
-				return nil
-			})
-			return nil
-		})
-	}, nil)
-	if err != nil {
+	if err := c.change(msgNew, conn, u.attrs(flags, touch)); err != nil {
 		return fmt.Errorf("update connection %v: %w", conn.Orig, err)
 	}
 	return nil
 }
 
+func (u TCPUpdate) attrs(flags, touch byte) (b []byte) {
+	if u.Timeout != 0 {
+		b = nlmsg.Be32(attrTimeout, uint32(u.Timeout/time.Second))
+	}
+	b, info := nlmsg.Begin(b, attrProtoInfo)
+	b, tcp := nlmsg.Begin(b, attrProtoInfoTCP)
+	if u.State != 0 {
+		b = nlmsg.Append(b, attrTCPState, u.State)
+	}
+	// struct nf_ct_tcp_flags
+	b = nlmsg.Append(nlmsg.Append(b, attrTCPFlagsOriginal, flags, touch), attrTCPFlagsReply, flags, touch)
+	return nlmsg.End(nlmsg.End(b, tcp), info)
+}
+
 // SetTimeout sets how long a connection may be idle. The error wraps ErrNotFound if
 // the connection is gone.
 func (c *Client) SetTimeout(conn Conn, timeout time.Duration) error {
-	err := c.request(msgNew, unix.NLM_F_ACK, conn.Orig, func(ae *nlmsg.Encoder) {
-		if conn.Zone != 0 {
-			ae.Uint16(attrZone, conn.Zone)
-		}
-		ae.Uint32(attrTimeout, uint32(timeout/time.Second))
-	}, nil)
-	if err != nil {
+	if err := c.change(msgNew, conn, nlmsg.Be32(attrTimeout, uint32(timeout/time.Second))); err != nil {
 		return fmt.Errorf("set the timeout of connection %v: %w", conn.Orig, err)
 	}
 	return nil
@@ -279,16 +285,18 @@ func (c *Client) SetTimeout(conn Conn, timeout time.Duration) error {
 // rules and the address translation let them. The error wraps ErrNotFound if the
 // connection is gone.
 func (c *Client) Delete(conn Conn) error {
-	err := c.request(msgDelete, unix.NLM_F_ACK, conn.Orig, func(ae *nlmsg.Encoder) {
-		if conn.Zone != 0 {
-			ae.Uint16(attrZone, conn.Zone)
-		}
-		ae.Uint32(attrID, conn.ID)
-	}, nil)
-	if err != nil {
+	if err := c.change(msgDelete, conn, nlmsg.Be32(attrID, conn.ID)); err != nil {
 		return fmt.Errorf("delete connection %v: %w", conn.Orig, err)
 	}
 	return nil
+}
+
+// change changes a connection, which may be in a zone, or deletes it.
+func (c *Client) change(msg uint16, conn Conn, attrs []byte) error {
+	if conn.Zone != 0 {
+		attrs = nlmsg.Append(attrs, attrZone, byte(conn.Zone>>8), byte(conn.Zone))
+	}
+	return c.request(msg, unix.NLM_F_ACK, conn.Orig, attrs, nil)
 }
 
 // Dump calls fn for every connection in the table. The kernel lists them in
@@ -305,34 +313,20 @@ func (c *Client) Dump(fn func(Conn)) error {
 	return nil
 }
 
-// request sends a request about one connection and calls reply with the
-// answer. more adds attributes to the request.
-func (c *Client) request(msg uint16, flags uint16, t Tuple,
-	more func(*nlmsg.Encoder), reply func(nlmsg.Message)) error {
-	r, err := encode(msg, flags, t, more)
-	if err != nil {
-		return err
-	}
-	if err = c.single.Request(r, reply); errors.Is(err, unix.ENOENT) {
+// request sends a request about one connection, with further attributes, and calls
+// reply with the answer.
+func (c *Client) request(msg uint16, flags uint16, t Tuple, attrs []byte, reply func(nlmsg.Message)) error {
+	data := append(appendQuestion(make([]byte, 0, 2*sizeofQuestion), t), attrs...)
+	err := c.single.Request(nlmsg.Request{Type: msg, Flags: flags, Data: data}, reply)
+	if errors.Is(err, unix.ENOENT) {
 		return ErrNotFound
 	}
 	return err
 }
 
-// encode makes a request about one connection.
-func encode(msg uint16, flags uint16, t Tuple, more func(*nlmsg.Encoder)) (r nlmsg.Request, err error) {
-	ae := nlmsg.NewEncoder()
-	ae.ByteOrder = binary.BigEndian
-	ae.Nested(attrTupleOrig, t.encode)
-	if more != nil {
-		more(ae)
-	}
-	attrs, err := ae.Encode()
-	family := byte(unix.AF_INET)
-	if t.Src.Addr().Is6() {
-		family = unix.AF_INET6
-	}
-	return message(msg, flags, family, attrs), err
+// appendQuestion appends the payload of a request about one connection.
+func appendQuestion(b []byte, t Tuple) []byte {
+	return t.appendTo(append(b, t.family(), unix.NFNETLINK_V0, 0, 0), attrTupleOrig)
 }
 
 // do sends a ctnetlink request, and calls reply for each answer.

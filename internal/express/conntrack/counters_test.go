@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"testing"
@@ -76,13 +77,10 @@ func TestCountersStay(t *testing.T) {
 	ns, client := tracked(t)
 	nstest.Run(t, ns, "sysctl -q -w net.netfilter.nf_conntrack_acct=1")
 	tuple := send(t, ns)
-	err := client.request(msgNew, unix.NLM_F_ACK, tuple, func(ae *nlmsg.Encoder) {
-		ae.Nested(attrCountersOrig, func(ae *nlmsg.Encoder) error {
-			ae.Uint64(attrCountersPackets, 1000)
-			ae.Uint64(attrCountersBytes, 100_000)
-			return nil
-		})
-	}, nil)
+	attrs := nlmsg.Nested(attrCountersOrig,
+		nlmsg.Attr(attrCountersPackets, binary.BigEndian.AppendUint64(nil, 1000)),
+		nlmsg.Attr(attrCountersBytes, binary.BigEndian.AppendUint64(nil, 100_000)))
+	err := client.request(msgNew, unix.NLM_F_ACK, tuple, attrs, nil)
 	if err != nil {
 		t.Logf("refused: %v", err)
 	}

@@ -213,11 +213,7 @@ func (c *Client) Entry(t Tuple) (e Entry, err error) {
 
 // commands returns the requests that delete the entry and create it.
 func (e Entry) commands() (remove, create nlmsg.Command) {
-	family := byte(unix.AF_INET)
-	if e.Orig.Src.Addr().Is6() {
-		family = unix.AF_INET6
-	}
-	begin := append([]byte{family, unix.NFNETLINK_V0, 0, 0}, e.Orig.attr(attrTupleOrig)...)
+	begin := appendQuestion(nil, e.Orig)
 	what := e.Orig.String()
 	return nlmsg.Command{What: "delete " + what, Type: msgDelete, Data: slices.Concat(begin, nlmsg.Be32(attrID, e.ID))},
 		nlmsg.Command{
@@ -229,7 +225,7 @@ func (e Entry) commands() (remove, create nlmsg.Command) {
 // attrs returns all attributes but the original tuple. The kernel makes the reply tuple
 // of a translated connection itself.
 func (e Entry) attrs() (b []byte) {
-	b = e.Orig.Reverse().attr(attrTupleReply)
+	b = e.Orig.Reverse().appendTo(nil, attrTupleReply)
 	if e.Reply.Dst != e.Orig.Src {
 		b = append(b, translation(attrNATSrc, e.Reply.Dst)...)
 	}
@@ -251,22 +247,6 @@ func (e Entry) attrs() (b []byte) {
 			nlmsg.Attr(attrTCPFlagsReply, []byte{e.TCPFlags[1]&keep | tcpBeLiberal, all}))))
 }
 
-// attr returns a tuple's attribute.
-func (t Tuple) attr(typ uint16) []byte {
-	src, dst := uint16(attrV4Src), uint16(attrV4Dst)
-	if t.Src.Addr().Is6() {
-		src, dst = attrV6Src, attrV6Dst
-	}
-	return nlmsg.Nested(typ,
-		nlmsg.Nested(attrTupleIP, nlmsg.Attr(src, t.Src.Addr().AsSlice()), nlmsg.Attr(dst, t.Dst.Addr().AsSlice())),
-		nlmsg.Nested(attrTupleProto, nlmsg.Attr(attrProtoNum, []byte{t.Proto}),
-			portAttr(attrProtoSrcPort, t.Src), portAttr(attrProtoDstPort, t.Dst)))
-}
-
-func portAttr(typ uint16, a netip.AddrPort) []byte {
-	return nlmsg.Attr(typ, []byte{byte(a.Port() >> 8), byte(a.Port())})
-}
-
 // translation returns the attribute of a translation to one address and port.
 func translation(typ uint16, to netip.AddrPort) []byte {
 	low, high := uint16(attrNATV4Min), uint16(attrNATV4Max)
@@ -275,7 +255,7 @@ func translation(typ uint16, to netip.AddrPort) []byte {
 	}
 	addr := to.Addr().AsSlice()
 	return nlmsg.Nested(typ, nlmsg.Attr(low, addr), nlmsg.Attr(high, addr),
-		nlmsg.Nested(attrNATProto, portAttr(attrNATPortMin, to), portAttr(attrNATPortMax, to)))
+		nlmsg.Nested(attrNATProto, appendPort(appendPort(nil, attrNATPortMin, to), attrNATPortMax, to)))
 }
 
 // parseEntry parses a message, which begins with struct nfgenmsg. It reports false if the

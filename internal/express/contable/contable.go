@@ -41,7 +41,7 @@ type Options struct {
 	// Idle is how long a Conentry may stay without a packet. If there is room, it
 	// stays for twice its longest silence.
 	Idle time.Duration
-	// Lease is the lease of a Conentry until SetLease gives it another.
+	// Lease is the shortest lease.
 	Lease time.Duration
 	// LeasePackets is the packets of one direction after which a lease ends.
 	LeasePackets uint32
@@ -208,7 +208,6 @@ func (t *Table) place(e *Conentry, here, there End) (err error) {
 	t.insert(e)
 	t.publish(e.outbound, e.inbound, tuple, wire.Reverse())
 	t.publish(e.inbound, e.outbound, wire, tuple.Reverse())
-	t.SetLease(e, t.opts.Lease, "")
 	e.activity.begin(e.Composed, max(age, t.returned.take(t.KeyOf(tuple, 0), e.Composed)))
 	return nil
 }

@@ -146,7 +146,21 @@ func (b *bed) compose(port int, conn conntrack.Conn, out bool, now time.Time) *c
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	for _, h := range []*datapath.Half{b.half(tuple, port), b.half(other(conn, tuple), 0)} {
+		if h.Lease != 0 {
+			b.t.Errorf("a lease of %d jiffies without SetLease", h.Lease)
+		}
+	}
+	b.SetLease(e, b.opts.Lease, "")
 	return e
+}
+
+// other is the other tuple of a connection.
+func other(conn conntrack.Conn, tuple conntrack.Tuple) conntrack.Tuple {
+	if tuple == conn.Orig {
+		return conn.Reply
+	}
+	return conn.Orig
 }
 
 // half returns the slot of one direction, nil if there is none.

@@ -55,9 +55,9 @@ func (t *Table) Join(e *Conentry, there End) (err error) {
 			e.swapEnds()
 		}
 	})
+	t.half(inbound).Lease = t.half(outbound).Lease
 	t.publish(inbound, outbound, wire, tuple.Reverse())
 	atomic.StoreUint32(&t.half(outbound).Twin, inbound)
-	t.SetLease(e, t.opts.Lease, "")
 	t.makeMarker(e)
 	t.index(e)
 	return nil

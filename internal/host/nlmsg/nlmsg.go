@@ -60,6 +60,29 @@ func Attr(typ uint16, parts ...[]byte) (b []byte) {
 //go:noinline
 func Nested(typ uint16, attrs ...[]byte) []byte { return Attr(typ|unix.NLA_F_NESTED, attrs...) }
 
+// Begin begins an attribute of attributes at the end of a message. End is called with the
+// place that it returns, when these have been appended. Unlike Nested they do not allocate.
+func Begin(b []byte, typ uint16) (longer []byte, at int) {
+	return Append(b, typ|unix.NLA_F_NESTED), len(b)
+}
+
+// End ends the attribute that begins at a place of a message.
+func End(b []byte, at int) []byte {
+	binary.NativeEndian.PutUint16(b[at:], uint16(len(b)-at))
+	return b
+}
+
+// Append appends an attribute with its padding to a message.
+func Append(b []byte, typ uint16, payload ...byte) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofNlAttr+len(payload)))
+	b = binary.NativeEndian.AppendUint16(b, typ)
+	b = append(b, payload...)
+	for range align(len(payload)) - len(payload) {
+		b = append(b, 0)
+	}
+	return b
+}
+
 // Be32 returns an attribute with an integer in network byte order.
 //
 //go:noinline

@@ -15,6 +15,9 @@ type Request struct {
 	Type  uint16
 	Flags uint16 // NLM_F_*; NLM_F_REQUEST goes without saying
 	Data  []byte
+	// Quiet requests are answered only if they fail. Each takes them, ahead of one that is
+	// not quiet.
+	Quiet bool
 }
 
 // Requests is a socket for requests that the kernel answers with messages. Its calls
@@ -25,6 +28,7 @@ type Requests struct {
 	mu  sync.Mutex // one request at a time
 	fd  int        // -1 when closed
 	seq uint32
+	out []byte // the latest message
 	buf [datagram]byte
 }
 
@@ -86,21 +90,25 @@ func (s *Requests) Request(r Request, reply func(Message)) error {
 }
 
 // Each sends requests in one message, each for a single answer or an error, and calls answer
-// with that, in any order. Their answers have to fit into the socket's buffer.
+// with that, in any order; with the error only if the request is quiet. Their answers have to fit
+// into the socket's buffer.
 func (s *Requests) Each(all []Request, answer func(i int, m Message, err error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first := s.seq + 1
-	var b []byte
+	first, left := s.seq+1, 0
+	s.out = s.out[:0]
 	for _, r := range all {
 		s.seq++
-		b = s.encode(b, r)
+		s.out = s.encode(s.out, r)
+		if !r.Quiet {
+			left++
+		}
 	}
-	if err := s.write(b); err != nil {
+	if err := s.write(s.out); err != nil {
 		return err
 	}
 	answered := make([]bool, len(all))
-	for left := len(all); left > 0; {
+	for left > 0 {
 		messages, err := s.receive()
 		if err != nil {
 			return err
@@ -111,7 +119,9 @@ func (s *Requests) Each(all []Request, answer func(i int, m Message, err error))
 				continue // left over from a request cut short
 			}
 			answered[i] = true
-			left--
+			if !all[i].Quiet {
+				left--
+			}
 			answer(i, m, m.err())
 		}
 	}
