@@ -114,6 +114,10 @@ func generate(seed uint64, about topic) *Case {
 	if about.function {
 		g.Function = g.function()
 	}
+	if about.short {
+		g.lives()
+		return g.Case
+	}
 	g.open()
 	g.mix(jiffies)
 	if about.stream {
@@ -315,7 +319,7 @@ func (g *generator) pick() (list int, k kind) {
 
 // kindOf finds a kind by its name.
 func kindOf(name string) kind {
-	for _, k := range slices.Concat(append(allKinds, opening)...) {
+	for _, k := range slices.Concat(append(allKinds, opening, ofShort)...) {
 		if k.name == name {
 			return k
 		}
