@@ -38,10 +38,7 @@ say = @$(if $(V),:,printf '  %-8s%s\n' '$(1)' '$(2)')
 
 # The product, its tests with their bed, and the laboratory: each a module of its own.
 MODULES := . test lab
-# Programs of Go that go.mod names, also for the other modules.
-tool = $$(go tool -n $(1))
-
-GOTESTSUM = $(call tool,gotestsum) --format pkgname-and-test-fails
+GOTESTSUM := go tool gotestsum --format pkgname-and-test-fails
 GOFLAGS_TEST := -vet=off -timeout 30m
 
 # The tests of make check are those of packages that take some seconds.
@@ -128,7 +125,7 @@ check-generated:
 
 lint:
 	$(call say,LINT,./...)
-	$(Q)for m in $(MODULES); do go vet -C $$m ./... && (check=$(call tool,staticcheck) && cd $$m && "$$check" ./...) || exit 1; done
+	$(Q)for m in $(MODULES); do (cd $$m && go vet ./... && go tool staticcheck ./...) || exit 1; done
 	$(Q)go vet -tags pprof ./cmd/scon
 	$(Q)scripts/check-run-layers.sh
 	$(Q)! gofmt -l . | grep . >&2
@@ -143,8 +140,8 @@ check-as-root:
 	$(Q)$(AS_OWNER) $(MAKE) modules
 	$(Q)$(MAKE) lint
 	$(Q)scripts/with-own-mounts.sh $(GOTESTSUM) -- $(GOFLAGS_TEST) -p 2 $(call quick,./...)
-	$(Q)sum="$(GOTESTSUM)" && cd test && ../scripts/with-own-mounts.sh $$sum -- $(GOFLAGS_TEST) -p 2 $(call quick,./bed/...)
-	$(Q)sum="$(GOTESTSUM)" && cd lab && ../scripts/with-own-mounts.sh $$sum -- $(GOFLAGS_TEST) -p 2 $(call quick,./...)
+	$(Q)cd test && ../scripts/with-own-mounts.sh $(GOTESTSUM) -- $(GOFLAGS_TEST) -p 2 $(call quick,./bed/...)
+	$(Q)cd lab && ../scripts/with-own-mounts.sh $(GOTESTSUM) -- $(GOFLAGS_TEST) -p 2 $(call quick,./...)
 	$(call say,TEST,scon bench quick)
 	$(Q)scripts/with-own-mounts.sh bin/scon bench quick --rounds 1 --modes native,container,express
 
@@ -167,7 +164,7 @@ screenshots-as-root:
 test-long-as-root:
 	$(Q)scripts/install-deps.sh build demo test startup kernels prometheus race
 	$(Q)$(MAKE) build
-	$(Q)sum="$(GOTESTSUM)" && for m in $(MODULES); do (cd $$m && SCON_LONG=1 $(CURDIR)/scripts/with-own-mounts.sh $$sum -- $(GOFLAGS_TEST) -p 1 -race -shuffle=on -count=3 ./...) || exit 1; done
+	$(Q)for m in $(MODULES); do (cd $$m && SCON_LONG=1 $(CURDIR)/scripts/with-own-mounts.sh $(GOTESTSUM) -- $(GOFLAGS_TEST) -p 1 -race -shuffle=on -count=3 ./...) || exit 1; done
 	$(Q)scripts/with-own-mounts.sh go test -C test -vet=off -timeout 2h ./differential -cases 10000
 
 # All tests of what depends on the kernel, in guests with Debian's kernels.
