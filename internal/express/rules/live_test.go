@@ -520,3 +520,46 @@ func BenchmarkFollowMap(b *testing.B) {
 		})
 	}
 }
+
+// Of the rules that have conntrack track, only the end of the last one of a family ends that, also
+// of tables that are not kept since they only translate.
+func TestLastTracker(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	nstest.Run(t, ns, `
+		nft add table ip n
+		nft add chain ip n p { type nat hook prerouting priority -100 ; }
+		nft add chain ip n q { type nat hook postrouting priority 100 ; }
+		nft add rule ip n q ip saddr 10.1.0.0/16 masquerade
+		nft add rule ip n q counter`)
+	f := follow(t, ns, Options{})
+	if n := f.nft.tables[tableKey{unix.NFPROTO_IPV4, "n"}]; n == nil || n.kept {
+		t.Fatalf("the table is kept, or not known: %+v", n)
+	}
+	handle := func(rule string) string {
+		return `$(nft -a list table ip n | sed -n 's/.*` + rule + `.*handle //p')`
+	}
+	for _, step := range []struct {
+		script string
+		want   string
+	}{
+		{"nft add rule ip n q ip saddr 10.2.0.0/16 masquerade", ""},
+		{"nft add rule ip n p tcp dport 80 dnat to 10.1.0.2", ""},
+		{"nft add table ip other", ""},
+		{"nft add chain ip other q '{ type nat hook postrouting priority 99 ; }'; nft add rule ip other q tcp dport 1 masquerade", ""},
+		{"nft delete rule ip n q handle " + handle("counter"), ""},
+		{"nft delete rule ip n q handle " + handle("10.1.0.0"), ""},
+		{"nft flush chain ip n p", ""},
+		{"nft flush chain ip other q", ""},
+		{"nft delete rule ip n q handle " + handle("10.2.0.0"), "perhaps no rule has conntrack track packets any more"},
+		{"nft add rule ip n q ip saddr 10.3.0.0/16 masquerade", ""},
+		{"nft flush table ip n", "perhaps no rule has conntrack track packets any more"},
+	} {
+		if !f.sh(step.script) {
+			t.Fatalf("%s: failed", step.script)
+		}
+		if c := f.follow(); c.why != step.want {
+			t.Errorf("%s: %q, want %q", step.script, c.why, step.want)
+		}
+	}
+}

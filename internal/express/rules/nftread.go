@@ -213,6 +213,7 @@ func (c *chain) forgetRules() {
 	for _, r := range c.all {
 		c.count(r, -1)
 	}
+	c.track(-c.trackers)
 	c.in.rules -= len(c.all)
 	c.all = nil
 	c.changedWay()
@@ -312,6 +313,28 @@ func (r *nftReader) read() error {
 		}
 		if r.opts.Drops && r.rules > mostDropRules {
 			return ErrTooMany
+		}
+	}
+	return r.countTrackers()
+}
+
+// countTrackers counts the rules that have conntrack track of tables that are not kept, where no
+// other table has such: it is announced then which deletion is that of the last one. In a cluster
+// the tables that are kept have some, and the others may be large.
+func (r *nftReader) countTrackers() error {
+	if !r.follows {
+		return nil
+	}
+	known := r.trackers
+	for _, t := range r.tables {
+		if t.kept || !slices.ContainsFunc(familiesOf(t.key.family), func(f family) bool { return known[f] == 0 }) {
+			continue
+		}
+		t.counted = true
+		for _, c := range t.chains {
+			if err := r.readRules(t, c); err != nil {
+				return fmt.Errorf("count the rules of %v: %w", c, err)
+			}
 		}
 	}
 	return nil

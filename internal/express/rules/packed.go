@@ -57,13 +57,23 @@ func (t *table) follow(r *rule, expressions iter.Seq[nftExpr], comment string) {
 	}
 	for e := range expressions {
 		r.packed = t.words.pack(r.packed, e.plain())
-		r.tracks = r.tracks || e.tracks()
 	}
+	r.tracks = haveTracked(expressions)
 	r.packed = slices.Clip(r.packed)
 	t.classify(r)
 	if len(t.warm) > mostWarm {
 		t.cool()
 	}
+}
+
+// haveTracked reports whether a rule with these expressions has conntrack track packets.
+func haveTracked(expressions iter.Seq[nftExpr]) bool {
+	for e := range expressions {
+		if e.tracks() {
+			return true
+		}
+	}
+	return false
 }
 
 // tracks reports whether conntrack tracks packets as long as a rule has the expression

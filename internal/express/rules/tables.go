@@ -16,7 +16,7 @@ type nftables struct {
 	tables     map[tableKey]*table
 	bases      []*base
 	translate  [2]int // how many chains of type nat there are, by family
-	trackers   [2]int // rules of the tables that are kept and that have conntrack track, by family
+	trackers   [2]int // rules that have conntrack track, of the tables that are kept or counted, by family
 	generation uint32
 	rules      int // of the tables that are kept
 	elements   int // of their sets
@@ -41,6 +41,7 @@ type table struct {
 	kept    bool
 	fresh   bool // made in this transaction
 	skipped bool // something of it was not stored
+	counted bool // it is not kept, and the trackers of its chains are known
 	chains  map[string]*chain
 	handles map[uint64]*chain
 	sets    map[string]*set
@@ -101,7 +102,7 @@ func (n *nftables) newTable(key tableKey, a attrs) {
 	switch {
 	case t == nil:
 		t = &table{
-			nftables: n, key: key, handle: handle, dormant: dormant, fresh: n.tx != nil,
+			nftables: n, key: key, handle: handle, dormant: dormant, fresh: n.tx != nil, counted: n.tx != nil,
 			chains: make(map[string]*chain), handles: make(map[uint64]*chain), sets: make(map[string]*set), lookers: make(map[string][]*rule),
 		}
 		n.tables[key] = t
@@ -212,6 +213,7 @@ func (t *table) removeChain(c *chain) {
 	for _, r := range c.all {
 		c.count(r, -1)
 	}
+	c.track(-c.trackers)
 	delete(t.chains, c.name)
 	delete(t.handles, c.handle)
 	if c.nat {
@@ -256,6 +258,7 @@ type contents struct {
 	base      *base // if it is one that matters
 	nat       bool  // it is a base chain of type nat
 	all       []*rule
+	trackers  int  // rules that have conntrack track, if its table is not kept but counted
 	judging   int  // of the rules: may judge single packets, or keep them from conntrack
 	activated bool // rules is up to date
 
@@ -284,6 +287,7 @@ func (b *base) sameButEnd(o *base) bool {
 func (t *table) newRule(flags uint16, a attrs) {
 	if !t.kept {
 		t.skipped = true
+		t.countSkipped(a, 1)
 		return
 	}
 	c := t.chains[a.text(unix.NFTA_RULE_CHAIN)]
@@ -314,7 +318,7 @@ func (t *table) newRule(flags uint16, a attrs) {
 
 func (t *table) deleteRule(a attrs) {
 	if !t.kept {
-		t.lessTracking()
+		t.countSkipped(a, -1)
 		return
 	}
 	c := t.chains[a.text(unix.NFTA_RULE_CHAIN)]
@@ -333,12 +337,7 @@ func (t *table) deleteRule(a attrs) {
 // long.
 func (c *chain) count(r *rule, by int) {
 	if r.tracks {
-		for _, f := range familiesOf(c.in.key.family) {
-			c.in.trackers[f] += by
-		}
-		if by < 0 {
-			c.in.lessTracking()
-		}
+		c.in.track(by)
 	}
 	c.activated = false
 	if r.names != noNames || r.ends {
@@ -372,6 +371,41 @@ func (t *table) countLooker(name string, r *rule, by int) {
 
 // changedWay notes that the rules of a chain may end elsewhere, or lead elsewhere.
 func (c *chain) changedWay() { c.scanned, c.leads = false, nil }
+
+// countSkipped counts a rule of a table that is not kept. Both its announcements have its
+// expressions (nf_tables_fill_rule_info in the kernel's net/netfilter/nf_tables_api.c).
+func (t *table) countSkipped(a attrs, by int) {
+	if by > 0 && !t.counted || !haveTracked(expressionList(a.get(unix.NFTA_RULE_EXPRESSIONS))) {
+		return
+	}
+	switch c := t.chains[a.text(unix.NFTA_RULE_CHAIN)]; {
+	case !t.counted:
+		t.lessTracking()
+	case c == nil:
+		t.doubt("a chain that is not known")
+	default:
+		c.track(by)
+	}
+}
+
+// track adds to the trackers of a chain whose table is not kept.
+func (c *chain) track(by int) {
+	c.trackers += by
+	c.in.track(by)
+}
+
+// track adds to the rules that have conntrack track.
+func (t *table) track(by int) {
+	if by == 0 {
+		return
+	}
+	for _, f := range familiesOf(t.key.family) {
+		t.trackers[f] += by
+	}
+	if by < 0 {
+		t.lessTracking()
+	}
+}
 
 // scan finds out where the traversal of a chain ends.
 func (c *chain) scan() {
