@@ -136,7 +136,7 @@ func Serve(ctx context.Context, o Options, s Server) (_ <-chan struct{}, err err
 	if o.Ready != nil {
 		o.Ready()
 	}
-	notify(ready)
+	notifyReady()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,6 +94,21 @@ func TestNewWatchdog(t *testing.T) {
 	}
 }
 
+// A reload may take longer than the watchdog's limit, which holds again when it is done.
+func TestReloadOutlastsWatchdog(t *testing.T) {
+	conn := systemd(t)
+	t.Setenv("WATCHDOG_USEC", "8000000")
+	t.Setenv("WATCHDOG_PID", "")
+	notifyReloading()
+	if got, want := next(t, conn), "\nWATCHDOG_USEC=300000000"; !strings.HasPrefix(got, "RELOADING=1\nMONOTONIC_USEC=") || !strings.HasSuffix(got, want) {
+		t.Errorf("notified %q, want one that ends with %q", got, want)
+	}
+	notifyReady()
+	if got, want := next(t, conn), "READY=1\nWATCHDOG_USEC=8000000"; got != want {
+		t.Errorf("notified %q, want %q", got, want)
+	}
+}
+
 // Serve replaces a stale socket, records the service, notifies systemd of its start and
 // its end, and refuses a socket at which another service answers.
 func TestServe(t *testing.T) {
@@ -112,8 +128,8 @@ func TestServe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := next(t, conn); got != ready {
-		t.Errorf("notified %q, want %q", got, ready)
+	if got, want := next(t, conn), "READY=1"; got != want {
+		t.Errorf("notified %q, want %q", got, want)
 	}
 	if word, err := state.Read(dir); err != nil || word.Socket != o.Socket || word.Version != "test" {
 		t.Errorf("recorded %+v, %v", word, err)

@@ -2,22 +2,38 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-const (
-	ready    = daemon.SdNotifyReady
-	stopping = daemon.SdNotifyStopping
-)
+const stopping = daemon.SdNotifyStopping
 
 // notify notifies systemd, if systemd started the service.
 func notify(word string) { _, _ = daemon.SdNotify(false, word) }
 
+// longestReload is how long a service may take from one that ends to the next that is ready:
+// as long as the units let it take to stop. Nobody beats meanwhile.
+const longestReload = 5 * time.Minute
+
 // notifyReloading notifies systemd that the service is replaced by one that will be ready.
-func notifyReloading() { notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec()) }
+func notifyReloading() {
+	notify(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec() + "\n" + watchdogLimit(longestReload))
+}
+
+// notifyReady notifies systemd that the service is ready, and beats from now on.
+func notifyReady() {
+	word := daemon.SdNotifyReady
+	if limit, err := daemon.SdWatchdogEnabled(false); err == nil && limit > 0 {
+		word += "\n" + watchdogLimit(limit) // a reload has made it longer
+	}
+	notify(word)
+}
+
+// watchdogLimit sets the time within which the next beat has to come.
+func watchdogLimit(d time.Duration) string { return fmt.Sprintf("WATCHDOG_USEC=%d", d.Microseconds()) }
 
 // Watchdog notifies systemd that the service works. Systemd restarts a service without a
 // notification within WatchdogSec.
