@@ -5,15 +5,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/rogpeppe/go-internal/testscript"
-
 	"github.com/scon-project/scon/test/bed/clitest"
 )
 
 // TestMain lets the test binary act as scon, with services that have no kernel
 // side.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
+	clitest.Main(m, map[string]func(){
 		"scon": func() {
 			t := newTool(os.Stdout, os.Stderr)
 			t.config = filepath.Join(os.Getenv("WORK"), "usual.yaml")
@@ -30,14 +28,5 @@ func TestScripts(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("need root to make network namespaces: run 'sudo make test'")
 	}
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata",
-		RequireExplicitExec: true,
-		RequireUniqueNames:  true,
-		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"status":   clitest.ExitStatus,
-			"terminal": terminal,
-		},
-		Setup: clitest.Setup,
-	})
+	clitest.Run(t)
 }

@@ -17,11 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/test/bed/check"
 )
 
 func TestMain(m *testing.M) {
@@ -29,7 +28,7 @@ func TestMain(m *testing.M) {
 		visit(socket)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	check.Main(m)
 }
 
 // backend knows one container and records the requests.
@@ -128,11 +127,11 @@ func TestClientGetsWhatTheBackendSays(t *testing.T) {
 		State: api.StateActive, PID: 7, Hooks: []api.Hook{}, Skipped: []api.Skipped{}, Reasons: map[string]uint64{},
 		Containers: []api.Container{{Name: "web", Reasons: map[string]uint64{}}},
 	}
-	if diff := cmp.Diff(wantStatus, status); err != nil || diff != "" {
+	if diff := check.Diff(wantStatus, status); err != nil || diff != "" {
 		t.Errorf("status: %v (-want +got):\n%s", err, diff)
 	}
 	flows, err := c.Flows("web")
-	if want := []api.Flow{{Container: "web", Confilter: -1}}; err != nil || !cmp.Equal(want, flows) {
+	if want := []api.Flow{{Container: "web", Confilter: -1}}; err != nil || check.Diff(want, flows) != "" {
 		t.Errorf("flows: %+v, %v", flows, err)
 	}
 	flows, err = c.Flows("")
@@ -140,12 +139,12 @@ func TestClientGetsWhatTheBackendSays(t *testing.T) {
 		t.Errorf("flows of nobody: %#v, %v", flows, err)
 	}
 	explanation, err := c.Explain("tcp:10.0.0.1:80->10.0.0.2:90")
-	if want := (api.Explanation{Subject: "tcp:10.0.0.1:80->10.0.0.2:90", Express: true, Findings: []api.Finding{}, Flows: []api.Flow{}}); err != nil || !cmp.Equal(want, explanation) {
+	if want := (api.Explanation{Subject: "tcp:10.0.0.1:80->10.0.0.2:90", Express: true, Findings: []api.Finding{}, Flows: []api.Flow{}}); err != nil || check.Diff(want, explanation) != "" {
 		t.Errorf("explain: %+v, %v", explanation, err)
 	}
 	since := time.Date(2020, 1, 1, 0, 0, 0, 5, time.UTC)
 	history, err := c.History("web", since)
-	if want := (api.History{Container: "web", Points: []api.Point{{At: since, Seconds: 1}}, Containers: []api.HistoryContainer{}}); err != nil || !cmp.Equal(want, history) {
+	if want := (api.History{Container: "web", Points: []api.Point{{At: since, Seconds: 1}}, Containers: []api.HistoryContainer{}}); err != nil || check.Diff(want, history) != "" {
 		t.Errorf("history: %+v, %v", history, err)
 	}
 	var metrics strings.Builder
@@ -159,7 +158,7 @@ func TestClientGetsWhatTheBackendSays(t *testing.T) {
 		t.Error(err)
 	}
 	want := []string{"status ", "flows web", "flows ", "explain ", "history web", "metrics ", "flush web", "pause ", "resume web", "stop "}
-	if diff := cmp.Diff(want, b.called); diff != "" {
+	if diff := check.Diff(want, b.called); diff != "" {
 		t.Errorf("the backend was asked (-want +got):\n%s", diff)
 	}
 }

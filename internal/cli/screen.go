@@ -7,7 +7,7 @@ import (
 
 	"github.com/charmbracelet/colorprofile"
 	"github.com/charmbracelet/x/ansi"
-	"github.com/charmbracelet/x/term"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
 )
@@ -83,14 +83,17 @@ func Colored(out io.Writer) io.Writer {
 	return &colorprofile.Writer{Forward: out, Profile: Profile(out)}
 }
 
+// file is a stream that may be a terminal.
+type file interface{ Fd() uintptr }
+
 // usualWidth is that of a terminal whose width is not known.
 const usualWidth = 80
 
 // Width returns how many columns a line of out has: the terminal's, 80 if it is none.
 func Width(out io.Writer) int {
-	if f, ok := out.(term.File); ok {
-		if width, _, err := term.GetSize(f.Fd()); err == nil && width > 0 {
-			return width
+	if f, ok := out.(file); ok {
+		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
+			return int(size.Col)
 		}
 	}
 	return usualWidth
@@ -98,8 +101,12 @@ func Width(out io.Writer) int {
 
 // IsTerminal reports whether a stream is a terminal.
 func IsTerminal(stream any) bool {
-	f, ok := stream.(term.File)
-	return ok && term.IsTerminal(f.Fd())
+	f, ok := stream.(file)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 // Wrap breaks a text behind a prefix into lines of a width: between words, and behind "->".

@@ -12,15 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/test/bed/check"
 )
 
 const shipped = "../../packaging/scon.yaml"
-
-// prefixes makes values without exported fields comparable.
-var prefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 
 func TestDefaultIsValid(t *testing.T) {
 	if err := config.Default().Validate(); err != nil {
@@ -33,7 +29,7 @@ func TestShippedFileIsTheDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(config.Default(), got, prefixes); diff != "" {
+	if diff := check.Diff(config.Default(), got); diff != "" {
 		t.Errorf("packaging/scon.yaml is not the default (-default +file):\n%s", diff)
 	}
 }
@@ -114,7 +110,7 @@ docker: {enabled: true, socket: /run/docker/plugins/fast.sock, directory: /srv/s
 		},
 		Docker: config.Docker{Enabled: true, Socket: "/run/docker/plugins/fast.sock", Directory: "/srv/scon"},
 	}
-	if diff := cmp.Diff(want, got, prefixes); diff != "" {
+	if diff := check.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -125,7 +121,7 @@ func TestReadKeepsDefaultsOfKeysLeftOut(t *testing.T) {
 		if err != nil {
 			t.Errorf("%q: %v", content, err)
 		}
-		if diff := cmp.Diff(config.Default(), got, prefixes); diff != "" {
+		if diff := check.Diff(config.Default(), got); diff != "" {
 			t.Errorf("%q (-default +got):\n%s", content, diff)
 		}
 	}
@@ -260,7 +256,7 @@ func TestParseDevices(t *testing.T) {
 		"a,b,c-d": {"a", "b", "c-d"},
 	} {
 		got, err := config.ParseDevices(s)
-		if err != nil || !cmp.Equal(got, want) || got.String() != s {
+		if err != nil || check.Diff(got, want) != "" || got.String() != s {
 			t.Errorf("%q: got %#v, %v", s, got, err)
 		}
 	}

@@ -8,12 +8,12 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
-	"go.uber.org/goleak"
 
+	"github.com/scon-project/scon/test/bed/check"
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { check.Main(m) }
 
 // fixture is a machine with the given files.
 func fixture(t *testing.T, files map[string]string) host {

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/test/bed/check"
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
@@ -43,7 +42,7 @@ func TestFindRules(t *testing.T) {
 		finding("ip mangle PREROUTING handle 2 (NFQUEUE)", "-j NFQUEUE"),
 	}
 	nstest.Do(t, ns, func() {
-		if diff := cmp.Diff(want, findRules(Options{})); diff != "" {
+		if diff := check.Diff(want, findRules(Options{})); diff != "" {
 			t.Errorf("findings (-want +got):\n%s", diff)
 		}
 		s := checkNFTables(thisHost())
@@ -96,7 +95,7 @@ func TestFindRulesOfExactCounters(t *testing.T) {
 				found[i].Rule.Text = strings.Replace(found[i].Rule.Text, "ip protocol udp", "meta l4proto udp", 1)
 			}
 		}
-		if diff := cmp.Diff(want, found); diff != "" {
+		if diff := check.Diff(want, found); diff != "" {
 			t.Errorf("findings (-want +got):\n%s", diff)
 		}
 	})
@@ -111,7 +110,7 @@ func TestFindDevices(t *testing.T) {
 	check := func(want []api.Finding) {
 		t.Helper()
 		nstest.Do(t, ns, func() {
-			if diff := cmp.Diff(want, findDevices()); diff != "" {
+			if diff := check.Diff(want, findDevices()); diff != "" {
 				t.Errorf("findings (-want +got):\n%s", diff)
 			}
 		})

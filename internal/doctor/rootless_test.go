@@ -5,9 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/test/bed/check"
 )
 
 // Containers without root are named, by the process that forwards their packets.
@@ -28,7 +27,7 @@ func TestFindRootless(t *testing.T) {
 			"of this namespace has their packets",
 		Remedy: "start them as root to have them express",
 	}}
-	if diff := cmp.Diff(want, findRootless(h)); diff != "" {
+	if diff := check.Diff(want, findRootless(h)); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)
 	}
 }

@@ -10,13 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
-
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/metricstest"
 	"github.com/scon-project/scon/test/bed/scontest"
 )
 
@@ -43,18 +40,16 @@ func scraper(b *scontest.Bed) *http.Client {
 }
 
 // parse parses Prometheus' text format.
-func parse(t *testing.T, text io.Reader) map[string]*dto.MetricFamily {
+func parse(t *testing.T, text io.Reader) metricstest.Families {
 	t.Helper()
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return families
+	return metricstest.Parse(t, func(w io.Writer) error {
+		_, err := io.Copy(w, text)
+		return err
+	})
 }
 
 // scrape fetches the metrics.
-func scrape(t *testing.T, b *scontest.Bed) map[string]*dto.MetricFamily {
+func scrape(t *testing.T, b *scontest.Bed) metricstest.Families {
 	t.Helper()
 	resp, err := scraper(b).Get("http://" + metricsAddr + api.MetricsPath)
 	if err != nil {
@@ -69,7 +64,7 @@ func scrape(t *testing.T, b *scontest.Bed) map[string]*dto.MetricFamily {
 
 // value adds the series of a name with a label, or all of them if it is ""; of histograms
 // the counts.
-func value(families map[string]*dto.MetricFamily, name, label string) (sum uint64) {
+func value(families metricstest.Families, name, label string) (sum uint64) {
 	for _, m := range families[name].GetMetric() {
 		match := label == ""
 		for _, l := range m.Label {

@@ -6,10 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/live"
+	"github.com/scon-project/scon/test/bed/check"
 )
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -57,7 +56,7 @@ func TestRates(t *testing.T) {
 		t.Errorf("the daemon takes %v %%, want 2", v.DaemonCPU)
 	}
 	c := v.Containers[0]
-	if c.Express != (live.Rate{Packets: 4000, Bytes: 220000}) || c.Regular != 200 || !cmp.Equal(c.Reasons, map[string]float64{"no_entry": 200}) {
+	if c.Express != (live.Rate{Packets: 4000, Bytes: 220000}) || c.Regular != 200 || check.Diff(c.Reasons, map[string]float64{"no_entry": 200}) != "" {
 		t.Errorf("container: %+v", c)
 	}
 	want := [2]live.Rate{{Packets: 2000, Bytes: 200000}, {Packets: 2000, Bytes: 200000}}
@@ -119,7 +118,7 @@ func TestChanges(t *testing.T) {
 		"containers: 77aa came: its connections go express after their first packets",
 		"containers: web went: its connections are removed",
 	}
-	if d := cmp.Diff(want, got); d != "" {
+	if d := check.Diff(want, got); d != "" {
 		t.Error(d)
 	}
 }

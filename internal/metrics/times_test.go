@@ -5,9 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
+	"github.com/scon-project/scon/test/bed/metricstest"
 )
 
 // A time is in the first bucket that has room for it, and in all above.
@@ -61,19 +59,7 @@ func TestHistogramIsRead(t *testing.T) {
 	t.Cleanup(func() { families = families[:len(families)-1] })
 	p := Page{}
 	p.PutTimes(f, Times{})
-	var text strings.Builder
-	if err := p.Write(&text); err != nil {
-		t.Fatal(err)
-	}
-	problems, err := promlint.New(strings.NewReader(text.String())).Lint()
-	if err != nil || len(problems) > 0 {
-		t.Errorf("%v, %v", problems, err)
-	}
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	got, err := parser.TextToMetricFamilies(strings.NewReader(text.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := metricstest.Parse(t, p.Write)
 	if n := len(got["scon_wait_seconds"].Metric[0].Histogram.Bucket); n != len(bounds)+1 {
 		t.Errorf("%d buckets", n)
 	}

@@ -11,8 +11,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/test/bed/check"
 )
 
 // everything is a plan of each kind of file there is.
@@ -61,7 +62,7 @@ func normal(t testing.TB, files map[string]string) map[string]string {
 
 func sameContent(t testing.TB, h *Host, want map[string]string) {
 	t.Helper()
-	if diff := cmp.Diff(normal(t, want), normal(t, content(t, h))); diff != "" {
+	if diff := check.Diff(normal(t, want), normal(t, content(t, h))); diff != "" {
 		t.Errorf("not as it was (-was +is):\n%s", diff)
 	}
 }
@@ -420,7 +421,7 @@ func TestInspect(t *testing.T) {
 	}
 	// The fixture's kernel goes on delivering 26 to CPU 1.
 	want := map[string]bool{"24": false, "25": false, "26": true}
-	if diff := cmp.Diff(want, waiting); diff != "" || status.Waiting != 1 || status.Differs != 0 {
+	if diff := check.Diff(want, waiting); diff != "" || status.Waiting != 1 || status.Differs != 0 {
 		t.Errorf("%d wait, %d differ:\n%s", status.Waiting, status.Differs, diff)
 	}
 	if err := os.WriteFile(h.path("/proc/irq/25/smp_affinity_list"), []byte("1\n"), 0o644); err != nil {

@@ -3,46 +3,28 @@ package pin
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/rogpeppe/go-internal/txtar"
-	"go.uber.org/goleak"
+	"github.com/scon-project/scon/test/bed/check"
+	trees "github.com/scon-project/scon/test/bed/fixture"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { check.Main(m) }
 
 // fixtures are machines: trees of /proc and /sys.
 var fixtures = []string{"rpi4", "desktop", "twosocket", "epyc", "vm"}
 
-// fixture unpacks a machine, with its namespaces in /netns. A file named
-// "A -> B" is a symbolic link.
+// fixture unpacks a machine, with its namespaces in /netns.
 func fixture(t testing.TB, name string) *Host {
 	t.Helper()
-	archive, err := txtar.ParseFile("testdata/" + name + ".txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
 	// Hundreds of small files, and a sync for every change: in memory.
 	root, err := os.MkdirTemp("/dev/shm", "scon-pin-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(root) })
-	for _, f := range archive.Files {
-		path, target, isLink := strings.Cut(f.Name, " -> ")
-		path = filepath.Join(root, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if isLink {
-			err = os.Symlink(target, path)
-		} else {
-			err = os.WriteFile(path, f.Data, 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	if err := trees.Unpack("testdata/"+name+".txtar", root); err != nil {
+		t.Fatal(err)
 	}
 	h := &Host{Root: root, State: filepath.Join(root, "state"), Kernel: &fakeKernel{root: root}}
 	namespaces, _ := filepath.Glob(root + "/netns/*")

@@ -12,9 +12,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/mdlayher/genetlink"
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netdev"
@@ -173,12 +173,7 @@ func (linux) Threads(ns, device string) (threads []Thread, err error) {
 // pollers are the threads of a device in the calling thread's namespace, in the
 // order of their NAPIs.
 func pollers(ifindex int) ([]int, error) {
-	c, err := genetlink.Dial(nil)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	family, err := c.GetFamily("netdev")
+	family, err := netlink.GenlFamilyGet("netdev")
 	if err != nil {
 		return nil, err
 	}
@@ -188,9 +183,10 @@ func pollers(ifindex int) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	answers, err := c.Execute(genetlink.Message{
-		Header: genetlink.Header{Command: netdevNAPIGet, Version: family.Version}, Data: attrs,
-	}, family.ID, unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
+	request := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_DUMP)
+	// Not nl.Genlmsg, which leaves the reserved bytes to chance: genl_header_check refuses them.
+	request.AddRawData(append([]byte{netdevNAPIGet, byte(family.Version), 0, 0}, attrs...))
+	answers, err := request.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +194,7 @@ func pollers(ifindex int) ([]int, error) {
 	var all []napi
 	for _, m := range answers {
 		var n napi
-		for typ, data := range nlmsg.Attributes(m.Data) {
+		for typ, data := range nlmsg.Attributes(m[nl.SizeofGenlmsg:]) {
 			switch {
 			case len(data) != 4:
 			case typ == napiID:

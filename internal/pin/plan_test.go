@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/scon-project/scon/test/bed/check"
 )
 
 var update = flag.Bool("update", false, "write testdata/*.plan anew")
@@ -36,7 +36,7 @@ func TestPlans(t *testing.T) {
 				}
 				again, err := New(s, o)
 				if err != nil || !reflect.DeepEqual(p, again) {
-					t.Errorf("another plan for the same snapshot: %v", cmp.Diff(p, again))
+					t.Errorf("another plan for the same snapshot: %v", check.Diff(p, again))
 				}
 				fmt.Fprintf(&b, "## %s\n", o.Name())
 				for _, set := range p.Settings {
@@ -60,7 +60,7 @@ func TestPlans(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(string(want), b.String()); diff != "" {
+			if diff := check.Diff(string(want), b.String()); diff != "" {
 				t.Errorf("%s differs (-want +got):\n%s", golden, diff)
 			}
 		})

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf/features"
-	"go.uber.org/goleak"
 
 	"github.com/scon-project/scon/internal/pipe"
+	"github.com/scon-project/scon/test/bed/check"
 )
 
 // scratch is a directory for programs that the tests build.
@@ -39,7 +39,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(scratch)
 	code := m.Run()
-	if err := goleak.Find(); err != nil && code == 0 {
+	if err := check.Leaks(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -5,9 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/scon-project/scon/internal/pipe/control"
+	"github.com/scon-project/scon/test/bed/check"
 	"github.com/scon-project/scon/test/bed/metricstest"
 )
 
@@ -25,7 +24,7 @@ func TestMetrics(t *testing.T) {
 		`scon_pipe_connections_made_total`: 5, `scon_pipe_connections_refused_total{reason="network"}`: 4,
 		`scon_pipe_rings_grown_total`: 3, `scon_pipe_sent_bytes_total`: 77,
 	}
-	if diff := cmp.Diff(want, metricstest.Values(families)); diff != "" {
+	if diff := check.Diff(want, metricstest.Values(families)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	metricstest.WantDocumented(t, "../../docs/metrics.md", "pipe", families)

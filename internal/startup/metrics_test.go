@@ -5,10 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/scon-project/scon/internal/metrics"
 	"github.com/scon-project/scon/internal/startup/control"
+	"github.com/scon-project/scon/test/bed/check"
 	"github.com/scon-project/scon/test/bed/metricstest"
 )
 
@@ -36,7 +35,7 @@ func TestMetrics(t *testing.T) {
 		`scon_startup_stage_waiting{stage="netns"}`:       2,
 		`scon_startup_stage_seconds_count{stage="netns"}`: 1, `scon_startup_stage_seconds_sum{stage="netns"}`: 0.5,
 	}
-	if diff := cmp.Diff(want, metricstest.Values(families)); diff != "" {
+	if diff := check.Diff(want, metricstest.Values(families)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	metricstest.WantDocumented(t, "../../docs/metrics.md", "startup", families)

@@ -11,10 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
-
+	"github.com/scon-project/scon/test/bed/cri"
 	"github.com/scon-project/scon/test/bed/image"
 	"github.com/scon-project/scon/test/bed/nstest"
 )
@@ -50,9 +47,9 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
 
 // engine is a containerd in a bed's host.
 type engine struct {
-	b      *bed
-	dir    string
-	client cri.RuntimeServiceClient
+	b       *bed
+	dir     string
+	runtime *cri.Runtime
 }
 
 // engine starts a containerd with a list of plugins. It ends with the test.
@@ -92,25 +89,17 @@ func (b *bed) engine(list string) *engine {
 			b.t.Logf("containerd: %s", says.String())
 		}
 	})
-	conn, err := grpc.NewClient("unix://"+filepath.Join(e.dir, "engine.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	var err error
+	if e.runtime, err = cri.Connect(filepath.Join(e.dir, "engine.sock")); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { e.runtime.Close() })
+	eventually(b.t, "containerd is ready", func() bool { return e.runtime.Ready(context.Background()) })
+	file, err := image.Write(e.dir, root)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	b.t.Cleanup(func() { conn.Close() })
-	e.client = cri.NewRuntimeServiceClient(conn)
-	eventually(b.t, "containerd is ready", func() bool {
-		s, err := e.client.Status(context.Background(), &cri.StatusRequest{})
-		ready := err == nil
-		for _, c := range s.GetStatus().GetConditions() {
-			ready = ready && c.Status
-		}
-		return ready
-	})
-	image, err := image.Write(e.dir, root)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	e.sh("ctr --address %s/engine.sock --namespace k8s.io images import --snapshotter native %s", e.dir, image)
+	e.sh("ctr --address %s/engine.sock --namespace k8s.io images import --snapshotter native %s", e.dir, file)
 	return e
 }
 
@@ -140,29 +129,10 @@ func removeIfNew(folders ...string) func() {
 // run starts a pod and returns its ID; port is the host's port that is forwarded to the pod's
 // port 80, 0 for none.
 func (e *engine) run(name string, attempt uint32, port int32) (string, error) {
-	c := &cri.PodSandboxConfig{
-		Metadata: &cri.PodSandboxMetadata{Name: name, Uid: name, Namespace: "test", Attempt: attempt},
-		Linux: &cri.LinuxPodSandboxConfig{
-			CgroupParent:    e.cgroup(),
-			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: &cri.NamespaceOption{}},
-		},
-	}
-	if port != 0 {
-		c.PortMappings = []*cri.PortMapping{{Protocol: cri.Protocol_TCP, ContainerPort: 80, HostPort: port}}
-	}
-	r, err := e.client.RunPodSandbox(context.Background(), &cri.RunPodSandboxRequest{Config: c})
-	return r.GetPodSandboxId(), err
+	return e.runtime.Run(context.Background(), cri.Pod{Name: name, Attempt: attempt, Cgroup: e.cgroup(), Port: port})
 }
 
 func (e *engine) cgroup() string { return "/scon-" + e.b.host }
-
-func (e *engine) remove(id string) error {
-	if _, err := e.client.StopPodSandbox(context.Background(), &cri.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
-		return err
-	}
-	_, err := e.client.RemovePodSandbox(context.Background(), &cri.RemovePodSandboxRequest{PodSandboxId: id})
-	return err
-}
 
 // removeAll removes pods by their IDs.
 func (e *engine) removeAll(ids []string) {
@@ -173,7 +143,7 @@ func (e *engine) removeAll(ids []string) {
 		}
 		id := ids[i]
 		ids[i] = ""
-		return e.remove(id)
+		return e.runtime.Remove(context.Background(), id)
 	})
 }
 

@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/state"
+	"github.com/scon-project/scon/test/bed/check"
 )
 
 func TestReadWhatWasWritten(t *testing.T) {
@@ -22,7 +21,7 @@ func TestReadWhatWasWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := state.Read(dir)
-	if err != nil || !cmp.Equal(want, got) {
+	if err != nil || check.Diff(want, got) != "" {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/test/bed/check"
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	check.Main(m)
 }
 
 // patience is how long a test waits for what has to come.

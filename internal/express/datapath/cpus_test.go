@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/host/cores"
@@ -64,13 +64,14 @@ func (b *bed) onCPUs(bench *testing.B, cpus int, program *ebpf.Program, f frame,
 		bench.Fatal(err)
 	}
 	bench.ResetTimer()
-	var all errgroup.Group
+	var all sync.WaitGroup
+	failed := make(chan error, cpus)
 	for cpu := range cpus {
 		own := f
 		own.src = netip.AddrPortFrom(f.src.Addr(), f.src.Port()+uint16(cpu))
 		data := own.bytes()
-		all.Go(func() error {
-			return netns.Do(b.ns, func() error {
+		all.Go(func() {
+			failed <- netns.Do(b.ns, func() error {
 				unpin, err := cores.Pin(cpu)
 				if err != nil {
 					return err
@@ -86,7 +87,11 @@ func (b *bed) onCPUs(bench *testing.B, cpus int, program *ebpf.Program, f frame,
 			})
 		})
 	}
-	if err := all.Wait(); err != nil {
-		bench.Fatal(err)
+	all.Wait()
+	close(failed)
+	for err := range failed {
+		if err != nil {
+			bench.Fatal(err)
+		}
 	}
 }

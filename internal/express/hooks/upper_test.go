@@ -3,10 +3,10 @@ package hooks
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
 	"github.com/scon-project/scon/internal/express/rules"
+	"github.com/scon-project/scon/test/bed/check"
 )
 
 // Rules may name the devices that are stacked on a bridge or an uplink, and
@@ -30,7 +30,7 @@ func TestUppers(t *testing.T) {
 		{{Name: "eth0", Index: 2}},
 		{{Name: "br0", Index: 3}, {Name: "br0.10", Index: 4}, {Name: "br0.10.20", Index: 5}, {Name: "red", Index: 6}},
 	} {
-		if diff := cmp.Diff(want, above.of(want[0])); diff != "" {
+		if diff := check.Diff(want, above.of(want[0])); diff != "" {
 			t.Errorf("device %s (-want +got):\n%s", want[0].Name, diff)
 		}
 	}
@@ -54,7 +54,7 @@ func TestOverBridges(t *testing.T) {
 		&netlink.Veth{LinkAttrs: attrs(8, 7)},
 	})
 	want := map[int]bool{1: false, 2: true, 3: true, 4: true, 5: false, 6: false, 7: false, 8: false}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := check.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -67,7 +67,7 @@ func TestUppersOfPair(t *testing.T) {
 		&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: 2, Name: "a", ParentIndex: 3, NetNsID: -1}},
 		&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: 3, Name: "b", ParentIndex: 2, NetNsID: -1}},
 	})
-	if diff := cmp.Diff([]rules.Device{a, b}, above.of(b)); diff != "" {
+	if diff := check.Diff([]rules.Device{a, b}, above.of(b)); diff != "" {
 		t.Error(diff)
 	}
 }

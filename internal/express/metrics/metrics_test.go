@@ -6,12 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/metrics"
 	values "github.com/scon-project/scon/internal/metrics"
+	"github.com/scon-project/scon/test/bed/check"
 	"github.com/scon-project/scon/test/bed/metricstest"
 )
 
@@ -45,7 +43,7 @@ func times(of ...time.Duration) (t values.Times) {
 }
 
 // write is what Prometheus gets of a snapshot.
-func write(t *testing.T, s metrics.Snapshot) map[string]*dto.MetricFamily {
+func write(t *testing.T, s metrics.Snapshot) metricstest.Families {
 	t.Helper()
 	return metricstest.Parse(t, func(w io.Writer) error { return metrics.Write(w, s) })
 }
@@ -99,7 +97,7 @@ func TestWrite(t *testing.T) {
 	} {
 		want[fmt.Sprintf(name, `container="web \"1\"?",device="veth1"`)] = value
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := check.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/test/bed/check"
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { check.Main(m) }
 
 // read loads rules in a namespace of its own and reads them.
 func read(t *testing.T, opts Options, tool, rules string) (r Ruleset) {

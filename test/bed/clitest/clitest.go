@@ -7,11 +7,30 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/scon-project/scon/internal/host/netns"
 )
+
+// Main runs a package's tests; their program is the commands, too, that scripts run.
+func Main(m *testing.M, commands map[string]func()) { testscript.Main(m, commands) }
+
+// Run runs the scripts in testdata.
+func Run(t *testing.T) {
+	t.Helper()
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"status":   ExitStatus,
+			"terminal": Terminal,
+		},
+		Setup: Setup,
+	})
+}
 
 // Setup gives a script a state directory $STATE and two network namespaces, $NS
 // and $OTHER, of its own. $PROGRAMS is the folder of the programs that are tested.

@@ -17,9 +17,12 @@ import (
 	"github.com/prometheus/common/model"
 )
 
+// Families are a service's metrics by their names.
+type Families = map[string]*dto.MetricFamily
+
 // Parse parses the output of write as Prometheus does. Names, units and help must follow
 // Prometheus' conventions.
-func Parse(t *testing.T, write func(io.Writer) error) map[string]*dto.MetricFamily {
+func Parse(t *testing.T, write func(io.Writer) error) Families {
 	t.Helper()
 	var text bytes.Buffer
 	if err := write(&text); err != nil {
@@ -42,7 +45,7 @@ func Parse(t *testing.T, write func(io.Writer) error) map[string]*dto.MetricFami
 
 // Values returns the values of SCON's own series, by their names in Prometheus' notation;
 // of histograms the sums and the counts.
-func Values(families map[string]*dto.MetricFamily) map[string]float64 {
+func Values(families Families) map[string]float64 {
 	values := make(map[string]float64)
 	for name, f := range families {
 		for _, m := range f.Metric {
@@ -73,7 +76,7 @@ func series(name string, m *dto.Metric) string {
 // WantDocumented fails unless the document lists every family of a service with its kind,
 // labels and help, and no other family of that service. Families without another service's
 // prefix belong to express.
-func WantDocumented(t *testing.T, document, service string, families map[string]*dto.MetricFamily) {
+func WantDocumented(t *testing.T, document, service string, families Families) {
 	t.Helper()
 	content, err := os.ReadFile(document)
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package clitest
 
 import (
 	"cmp"
@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal runs a program in a terminal of 80x24 characters. Its arguments are the
+// Terminal runs a program in a terminal of 80x24 characters. Its arguments are the
 // command line, and then, in turn, text to wait for and keys to press; \t, \r, \e stand
 // for tab, enter, and escape. The program has to end with status 0 after the last key. $TERM
 // and $NO_COLOR are the script's.
-func terminal(ts *testscript.TestScript, neg bool, args []string) {
+func Terminal(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args)%2 == 0 {
 		ts.Fatalf("usage: terminal COMMAND [TEXT KEYS ...]")
 	}

@@ -498,7 +498,7 @@ func TestPageFiles(t *testing.T) {
 	const most = 120_000
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
-	page := os.DirFS("page")
+	page := os.DirFS("../../internal/web/page")
 	err := fs.WalkDir(page, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || strings.Contains(name, "LICENSE") {
 			return err
