@@ -54,7 +54,7 @@ var suites = []suite{
 	{name: "topology", packages: []string{"lab/topology"}},
 	{name: "daemon", packages: []string{"internal/express"}, bridges: true, leftOut: slices.Concat(ownLogic, stress, long, order, drivers)},
 	{name: "drivers", packages: []string{"internal/express"}, only: drivers, hardware: true},
-	{name: "pipe", packages: []string{"internal/pipe"}, only: hostile},
+	{name: "pipe", packages: []string{"internal/pipe", "internal/pipe/bpf"}, only: hostile},
 	{name: "order", packages: []string{"internal/express"}, bridges: true, only: order, several: true},
 	{name: "kinds", packages: []string{"internal/startup"}, only: kinds, programs: true},
 	{name: "differential", packages: []string{"test/differential"}, bridges: true, args: "-cases=10"},
@@ -75,7 +75,7 @@ var kinds = []string{
 
 // hostile are the pipe's tests with processes that do not use the library.
 var hostile = []string{
-	"TestCopierDrains", "TestCopierHoles", "TestCopierInvalidPage", "TestForgedNumbers", "TestGrowBounds", "TestHostileReceiver", "TestHostileSender", "TestLoan", "TestInvalidLoans", "TestLendRefused",
+	"TestBellPassesNoFiles", "TestCopierDrains", "TestCopierHoles", "TestCopierInvalidPage", "TestForgedNumbers", "TestGrowBounds", "TestHostileReceiver", "TestHostileSender", "TestLoan", "TestInvalidLoans", "TestLendRefused",
 	"TestReplayedDoorbell", "TestRingEnd", "TestSealedIsReadOnly",
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -55,7 +56,22 @@ func (s *Scanner) readQuestion(skip func(ifindex int) bool) (found Question, err
 	if err != nil {
 		return found, fmt.Errorf("list qdiscs: %w", err)
 	}
-	for _, b := range blocks {
+	classes, looked := []tcmsg(nil), 0
+	for _, q := range blocks {
+		if slices.Contains(noClassFilters, q.kind) {
+			continue
+		}
+		of, err := s.classesOf(q)
+		if err != nil {
+			return found, err
+		}
+		if looked += len(of); looked > mostClasses {
+			at := fmt.Sprintf("qdisc %s at %s, which has more than %d classes", q.kind, s.devices[q.ifindex].Attrs().Name, mostClasses)
+			return found.worse(Question{At: at, All: true}), nil
+		}
+		classes = append(classes, of...)
+	}
+	for _, b := range append(blocks, classes...) {
 		data := (&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(b.ifindex), Parent: b.handle}).Serialize()
 		err := s.sock.Request(nlmsg.Request{Type: unix.RTM_GETTFILTER, Flags: unix.NLM_F_DUMP, Data: data}, func(m nlmsg.Message) {
 			f, ok := parseTC(m)
@@ -70,7 +86,31 @@ func (s *Scanner) readQuestion(skip func(ifindex int) bool) (found Question, err
 	return found, nil
 }
 
-// tcmsg is a qdisc or a filter.
+// noClassFilters are qdiscs whose classes have no filters, only the qdisc itself (tcf_block of
+// their Qdisc_class_ops in the kernel's net/sched). Those of htb, hfsc, cbq and atm have.
+var noClassFilters = []string{
+	"cake", "cake_mq", "clsact", "drr", "dualpi2", "ets", "fq_codel", "fq_pie", "mqprio", "multiq", "prio", "qfq", "sfb", "sfq", "taprio",
+}
+
+// mostClasses bounds the classes whose filters are looked at.
+const mostClasses = 1024
+
+// classesOf lists the classes of a qdisc.
+func (s *Scanner) classesOf(q tcmsg) (all []tcmsg, err error) {
+	data := (&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(q.ifindex), Parent: q.handle}).Serialize()
+	err = s.sock.Request(nlmsg.Request{Type: unix.RTM_GETTCLASS, Flags: unix.NLM_F_DUMP, Data: data}, func(m nlmsg.Message) {
+		if c, ok := parseTC(m); ok && m.Type == unix.RTM_NEWTCLASS && c.handle != q.handle {
+			c.options = nil
+			all = append(all, c)
+		}
+	})
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return nil, fmt.Errorf("list classes of device %d: %w", q.ifindex, err)
+	}
+	return all, nil
+}
+
+// tcmsg is a qdisc, a class or a filter.
 type tcmsg struct {
 	ifindex int
 	handle  uint32

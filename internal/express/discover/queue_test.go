@@ -2,6 +2,7 @@ package discover
 
 import (
 	"encoding/binary"
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -55,6 +56,10 @@ func TestReadQuestion(t *testing.T) {
 		{"filter at the egress", "tc qdisc add dev d0 clsact\ntc filter add dev d0 egress matchall action ctinfo dscp 0xfc000000", "matchall filter at d0, by action ctinfo"},
 		{"filter at the ingress", "tc qdisc add dev d0 clsact\ntc filter add dev d0 ingress matchall action connmark", ""},
 		{"flow", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: protocol ip handle 1 flow hash keys nfct-src divisor 64", "flow filter at d0, by conntrack's keys"},
+		{"filter at a class", "tc qdisc add dev d0 root handle 1: htb\ntc class add dev d0 parent 1: classid 1:1 htb rate 1gbit\ntc class add dev d0 parent 1:1 classid 1:2 htb rate 1gbit\ntc filter add dev d0 parent 1:1 protocol ip u32 match u32 0 0 action connmark", "u32 filter at d0, by action connmark"},
+		{"filter at a class of hfsc", "tc qdisc add dev d0 root handle 1: hfsc\ntc class add dev d0 parent 1: classid 1:1 hfsc ls rate 1gbit\ntc class add dev d0 parent 1:1 classid 1:2 hfsc ls rate 1gbit\ntc filter add dev d0 parent 1:1 protocol ip handle 1 flow hash keys nfct-src divisor 64", "flow filter at d0, by conntrack's keys"},
+		{"filter at a class below", "tc qdisc add dev d0 root handle 1: prio\ntc qdisc add dev d0 parent 1:1 handle 2: htb\ntc class add dev d0 parent 2: classid 2:1 htb rate 1gbit\ntc filter add dev d0 parent 2:1 protocol ip u32 match u32 0 0 action connmark", "u32 filter at d0, by action connmark"},
+		{"filter at a class that asks nothing", "tc qdisc add dev d0 root handle 1: htb\ntc class add dev d0 parent 1: classid 1:1 htb rate 1gbit\ntc filter add dev d0 parent 1:1 protocol ip u32 match u32 0 0 action ok", ""},
 		{"a container's port", "ip link add v0 master d0 type veth peer v1 netns $PEER\ntc qdisc add dev v0 root cake nat", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -78,5 +83,44 @@ func TestReadQuestion(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Where a qdisc has more classes than are looked at, one of them may have a filter that asks.
+func TestManyClasses(t *testing.T) {
+	ns := nstest.New(t)
+	nstest.Run(t, ns, "ip link add d0 type bridge\nip link set d0 up\ntc qdisc add dev d0 root handle 1: htb")
+	scan := func() Question {
+		t.Helper()
+		var top Topology
+		nstest.Do(t, ns, func() {
+			var err error
+			if top, err = Scan(Options{}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		return top.Asks
+	}
+	add := func(from, to int) {
+		t.Helper()
+		var batch strings.Builder
+		for n := from; n <= to; n++ {
+			fmt.Fprintf(&batch, "class add dev d0 parent 1: classid 1:%x htb rate 1mbit\n", n)
+		}
+		nstest.Do(t, ns, func() {
+			cmd := exec.Command("tc", "-batch", "-")
+			cmd.Stdin = strings.NewReader(batch.String())
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		})
+	}
+	add(1, mostClasses)
+	if got := scan(); got.At != "" {
+		t.Errorf("%d classes: %+v", mostClasses, got)
+	}
+	add(mostClasses+1, mostClasses+1)
+	if got := scan(); !got.All || !strings.Contains(got.At, "more than 1024 classes") {
+		t.Errorf("%d classes: %+v", mostClasses+1, got)
 	}
 }
