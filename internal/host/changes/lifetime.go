@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,15 +21,11 @@ import (
 // (net/ipv6/ndisc.c, ndisc_router_discovery; addrconf.c, addrconf_prefix_rcv,
 // modify_prefix_route): where there are such routes, they are listed once a second.
 type lifetimes struct {
-	ask       *nlmsg.Requests
+	*asker
 	out       *output
-	mu        sync.Mutex
-	protocols map[byte]bool // of routes that may have a lifetime
-	ended     bool
-	wake      chan struct{} // closed at the end
-	done      chan struct{}
+	protocols map[byte]bool // of routes that may have a lifetime; guarded by the asker's lock
 
-	// Of run's goroutine.
+	// Of follow's goroutine.
 	routes     map[string]lifetime
 	advertised bool // there are routes of router advertisements
 }
@@ -54,13 +49,11 @@ const (
 
 // openLifetimes returns nil on a kernel without IPv6.
 func openLifetimes(out *output) (_ *lifetimes, err error) {
-	l := &lifetimes{
-		out: out, protocols: map[byte]bool{unix.RTPROT_RA: true, unix.RTPROT_KERNEL: true},
-		wake: make(chan struct{}, 1), done: make(chan struct{}),
-	}
-	if l.ask, err = nlmsg.OpenRequests(unix.NETLINK_ROUTE); err != nil {
+	a, err := openAsker()
+	if err != nil {
 		return nil, err
 	}
+	l := &lifetimes{asker: a, out: out, protocols: map[byte]bool{unix.RTPROT_RA: true, unix.RTPROT_KERNEL: true}}
 	if err = l.ask.Strict(); err == nil {
 		err = l.read()
 	}
@@ -71,7 +64,7 @@ func openLifetimes(out *output) (_ *lifetimes, err error) {
 		}
 		return nil, fmt.Errorf("list IPv6 routes: %w", err)
 	}
-	go l.run()
+	l.run(l.follow)
 	return l, nil
 }
 
@@ -90,18 +83,11 @@ func (l *lifetimes) note(m nlmsg.Message) {
 			return
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if isRoute {
-		l.protocols[m.Data[5]] = true
-	}
-	if l.ended {
-		return
-	}
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	l.tell(func() {
+		if isRoute {
+			l.protocols[m.Data[5]] = true
+		}
+	})
 }
 
 // rtaNexthop is RTA_NH_ID.
@@ -128,11 +114,10 @@ func routeLifetime(data []byte) (key string, left time.Duration) {
 	return string(identity), left
 }
 
-// run withdraws decisions as routes expire.
-func (l *lifetimes) run() {
-	defer close(l.done)
+// follow withdraws decisions as routes expire.
+func (l *lifetimes) follow() {
 	looked := time.Now()
-	for due := l.next(looked); ; {
+	for due := looked.Add(wakeInterval); ; { // of a route that had less than 10 ms left, too
 		timer := time.NewTimer(time.Until(due))
 		select {
 		case _, ok := <-l.wake:
@@ -198,6 +183,7 @@ func (l *lifetimes) read() error {
 	l.mu.Lock()
 	protocols := slices.Collect(maps.Keys(l.protocols))
 	l.mu.Unlock()
+	was := l.routes
 	l.routes, l.advertised = make(map[string]lifetime), false
 	for _, protocol := range protocols {
 		err := l.list(protocol, func(m nlmsg.Message) {
@@ -206,8 +192,11 @@ func (l *lifetimes) read() error {
 				return
 			}
 			l.advertised = l.advertised || protocol == unix.RTPROT_RA
+			now := time.Now()
 			if left != 0 {
-				l.routes[key] = lifetime{routeNetwork(m.Data), time.Now().Add(left + rounding), left < 0}
+				l.routes[key] = lifetime{routeNetwork(m.Data), now.Add(left + rounding), left < 0}
+			} else if r := was[key]; !r.expired && now.Before(r.end) && r.end.Before(now.Add(2*rounding)) {
+				l.routes[key] = r // it ends within 10 ms, or has no lifetime any more: by then it is known
 			}
 		})
 		if err != nil {
@@ -227,16 +216,4 @@ func routeNetwork(data []byte) netip.Prefix {
 	}
 	network, _ := dst.Prefix(int(data[1]))
 	return network
-}
-
-// close ends run, and waits for it.
-func (l *lifetimes) close() error {
-	l.mu.Lock()
-	if !l.ended {
-		l.ended = true
-		close(l.wake)
-	}
-	l.mu.Unlock()
-	<-l.done
-	return l.ask.Close()
 }

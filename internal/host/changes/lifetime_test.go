@@ -4,6 +4,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/host/nstest"
 )
 
 // expiry watches a namespace and returns when the next route is said to have expired.
@@ -55,4 +59,38 @@ func TestLifetimeChangesSilently(t *testing.T) {
 	if e, _ := w.expiry(); e.Reason != "route 2001:db8:5::/64 has expired" {
 		t.Errorf("notified of %+v", e)
 	}
+}
+
+// A route that is listed in the last 10 ms of its life, when the kernel says that nothing is left
+// of it, stays known until it has expired.
+func TestRouteIsKnownToTheEnd(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	nstest.Run(t, ns, `
+		ip link add d0 type bridge
+		ip link set d0 up
+		ip route add 2001:db8:1::/64 dev d0 expires 1`) // of RTPROT_BOOT
+	nstest.Do(t, ns, func() {
+		a, err := openAsker()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.ask.Close()
+		if err := a.ask.Strict(); err != nil {
+			t.Skipf("missing: strict dumps: %v", err)
+		}
+		l := &lifetimes{asker: a, protocols: map[byte]bool{unix.RTPROT_BOOT: true}}
+		for expired, looks := false, 0; !expired; looks++ {
+			if err := l.read(); err != nil {
+				t.Fatal(err)
+			}
+			if len(l.routes) != 1 {
+				t.Fatalf("look %d: routes %v", looks, l.routes)
+			}
+			for _, r := range l.routes {
+				expired = r.expired
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
 }

@@ -2,7 +2,6 @@ package changes
 
 import (
 	"encoding/binary"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -14,41 +13,25 @@ import (
 // enters then would confirm its decision by it. All of that happens with the lock of
 // rtnetlink held; who gets it afterwards finds the change made.
 type settled struct {
-	ask     *nlmsg.Requests
+	*asker
 	out     *output
-	mu      sync.Mutex
-	pending []Event
-	wake    chan struct{} // closed at the end
-	ended   bool
-	done    chan struct{}
+	pending []Event // guarded by the asker's lock
 }
 
 func openSettled(out *output) (*settled, error) {
-	ask, err := nlmsg.OpenRequests(unix.NETLINK_ROUTE)
+	a, err := openAsker()
 	if err != nil {
 		return nil, err
 	}
-	s := &settled{ask: ask, out: out, wake: make(chan struct{}, 1), done: make(chan struct{})}
-	go s.run()
+	s := &settled{asker: a, out: out}
+	s.run(s.repeat)
 	return s, nil
 }
 
 // add takes an event that was announced early.
-func (s *settled) add(e Event) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended {
-		return
-	}
-	s.pending = append(s.pending, e)
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
+func (s *settled) add(e Event) { s.tell(func() { s.pending = append(s.pending, e) }) }
 
-func (s *settled) run() {
-	defer close(s.done)
+func (s *settled) repeat() {
 	for range s.wake {
 		s.mu.Lock()
 		events := s.pending
@@ -69,16 +52,4 @@ func (s *settled) await() {
 	data := make([]byte, unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(data[4:], loopback)
 	_ = s.ask.Request(nlmsg.Request{Type: unix.RTM_SETLINK, Flags: unix.NLM_F_ACK, Data: data}, func(nlmsg.Message) {})
-}
-
-// close ends run, and waits for it.
-func (s *settled) close() error {
-	s.mu.Lock()
-	if !s.ended {
-		s.ended = true
-		close(s.wake)
-	}
-	s.mu.Unlock()
-	<-s.done
-	return s.ask.Close()
 }
