@@ -158,27 +158,11 @@ func acceptedPair(t *testing.T, l net.Listener) (client, server *os.File) {
 func TestWaitingEndLearnsNothing(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
-	_, socket := serve(t, nil)
-	// One container may have half of the proofs that others leave.
+	b, socket := serve(t, nil)
 	ns := nstest.New(t)
 	a, other := greetedIn(t, ns, socket), greetedIn(t, ns, socket)
-	var client, server *os.File
-	if err := netns.Do(ns, func() error {
-		l, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			return err
-		}
-		defer l.Close()
-		for range 40 {
-			client, server = acceptedPair(t, l)
-			a.attach(client)
-			other.attach(server)
-		}
-		client, server = acceptedPair(t, l)
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	free := b.FillCrossings()
+	client, server := tcpPair(t, ns)
 	mine, theirs := a.attach(client), other.attach(server)
 	if mine.errno != 0 || theirs.errno != 0 {
 		t.Fatalf("%+v, %+v", mine, theirs)
@@ -201,6 +185,7 @@ func TestWaitingEndLearnsNothing(t *testing.T) {
 	silent("after it has gone")
 	theirs = other.attach(server)
 	silent("after it has come again")
+	free()
 	x := [2]*crossing{a.cross(mine.id, client), other.cross(theirs.id, server)}
 	prove(t, x)
 }

@@ -4,13 +4,43 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/quota"
 )
+
+// ProofPatience is the time that a change of rules leaves for proofs.
+const ProofPatience = proofPatience
 
 // RecheckNow has all connections prove themselves, and waits for that.
 func (b *Broker) RecheckNow() { b.recheck(time.Now()).Wait() }
+
+// RecheckWithin begins proofs of all connections with another time limit. The result waits for
+// their end.
+func (b *Broker) RecheckWithin(limit time.Duration) *sync.WaitGroup {
+	return b.recheck(time.Now().Add(limit - proofPatience))
+}
+
+// FillCrossings takes all places of proofs under "scon run" that the containers with sessions may
+// have, until free is called.
+func (b *Broker) FillCrossings() (free func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var taken []quota.Owner
+	for s := range b.sessions {
+		for b.crossings.Enter(s.owner, time.Now()) {
+			taken = append(taken, s.owner)
+		}
+	}
+	return func() {
+		for _, o := range taken {
+			b.crossings.Leave(o)
+		}
+	}
+}
 
 // AllAged has all connections prove themselves as if their last proofs were old.
 func (b *Broker) AllAged() { b.refresh(time.Now().Add(attachedAge)) }

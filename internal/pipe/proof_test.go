@@ -252,7 +252,8 @@ func TestResetInTime(t *testing.T) {
 	}
 }
 
-// The proofs of many connections take a fraction of their time limit, and none is reset.
+// The proofs of many connections take less work than their time limit, and none is reset. On a
+// busy machine they may take longer than that.
 func TestRecheckMany(t *testing.T) {
 	const perProcess, processes = 1024, 4
 	var files unix.Rlimit
@@ -277,14 +278,14 @@ func TestRecheckMany(t *testing.T) {
 	begun.Wait()
 	used := processTime(t)
 	start := time.Now()
-	b.RecheckNow()
+	b.RecheckWithin(time.Minute).Wait()
 	took, work := time.Since(start), processTime(t)-used
 	t.Logf("%d connections in %v, %v of CPU time", perProcess*processes, took, work)
 	if s := b.Status(); len(s.Connections) != perProcess*processes || s.Refused["rules changed"] != 0 {
 		t.Errorf("%d connections, refused: %v", len(s.Connections), s.Refused)
 	}
-	if work > time.Second {
-		t.Errorf("the proofs took %v of CPU time", work)
+	if work > pipe.ProofPatience {
+		t.Errorf("the proofs took %v of CPU time, of %v", work, pipe.ProofPatience)
 	}
 }
 
