@@ -77,7 +77,7 @@ type outline struct {
 	chains  map[string][]*rule
 	entries map[*rule]legacyEntry
 	next    map[*rule]uint32
-	leads   map[*chain][]*chain
+	leads   map[*chain]*chainSet
 }
 
 func outlines(tables []legacyTable, exact exactCounters) (map[string]*outline, error) {
@@ -95,7 +95,7 @@ func outlines(tables []legacyTable, exact exactCounters) (map[string]*outline, e
 func (t legacyTable) outline(exact exactCounters) (o *outline, err error) {
 	o = &outline{
 		chains: make(map[string][]*rule), entries: make(map[*rule]legacyEntry),
-		next: make(map[*rule]uint32), leads: make(map[*chain][]*chain),
+		next: make(map[*rule]uint32), leads: make(map[*chain]*chainSet),
 	}
 	if o.parser, o.bases, err = t.begin(exact); err != nil {
 		return nil, err
@@ -107,7 +107,10 @@ func (t legacyTable) outline(exact exactCounters) (o *outline, err error) {
 		o.chains[c.name] = append(o.chains[c.name], r)
 		o.entries[r], o.next[r] = e, next
 		if target != nil {
-			o.leads[c] = appendNew(o.leads[c], target)
+			if o.leads[c] == nil {
+				o.leads[c] = new(chainSet)
+			}
+			o.leads[c].add(target)
 		}
 		return nil
 	})
@@ -217,7 +220,7 @@ func (o *outline) leadsTo(from, to *chain, seen map[*chain]bool) bool {
 		return false
 	}
 	seen[from] = true
-	return slices.ContainsFunc(o.leads[from], func(c *chain) bool { return o.leadsTo(c, to, seen) })
+	return o.leads[from] != nil && slices.ContainsFunc(o.leads[from].all, func(c *chain) bool { return o.leadsTo(c, to, seen) })
 }
 
 // legacyMayMatch reports whether packets of a connection may match a rule of

@@ -425,38 +425,36 @@ func (c *chain) leadsTo() *[2][]*chain {
 		return c.leads
 	}
 	c.scan()
-	c.leads = new([2][]*chain)
-	var seen [2]map[*chain]bool
-	lead := func(kind int, target *chain) {
-		if seen[kind] == nil {
-			seen[kind] = make(map[*chain]bool)
-		}
-		if !seen[kind][target] {
-			seen[kind][target] = true
-			c.leads[kind] = append(c.leads[kind], target)
-		}
-	}
+	var leads [2]chainSet
 	for i, r := range c.all {
 		if r.names == noNames {
 			continue
 		}
 		for _, target := range r.targets() {
-			lead(0, target)
+			leads[0].add(target)
 			if i < c.end && !r.never {
-				lead(1, target)
+				leads[1].add(target)
 			}
 		}
 	}
+	c.leads = &[2][]*chain{leads[0].all, leads[1].all}
 	return c.leads
 }
 
-func appendNew(all []*chain, c *chain) []*chain {
-	for _, x := range all {
-		if x == c {
-			return all
-		}
+// chainSet lists chains, each once. The zero value is empty.
+type chainSet struct {
+	all []*chain
+	has map[*chain]bool
+}
+
+func (s *chainSet) add(c *chain) {
+	if s.has == nil {
+		s.has = make(map[*chain]bool)
 	}
-	return append(all, c)
+	if !s.has[c] {
+		s.has[c] = true
+		s.all = append(s.all, c)
+	}
 }
 
 // reached returns the chains that packets of a base chain may get to: all
