@@ -8,7 +8,8 @@ import (
 )
 
 // costOfProcessor is the cost, in the units of share.go, that a worker's thread handles at least
-// in a second: bytes of memory that no cache has.
+// in a second of its processor: bytes of memory that no cache has. BenchmarkColdCopy measures it: 7.6
+// to 9.3 GB/s on an AMD EPYC with Linux 6.18, busy with other work. This is less, for slower machines.
 const costOfProcessor = 5e9
 
 // allowance bounds all work of the broker for an owner whose processors are limited, by all
