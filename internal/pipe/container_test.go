@@ -74,7 +74,7 @@ func (h *hostile) dial() (int, error) {
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: h.socket}); err != nil {
 		return -1, err
 	}
-	_, err = h.ask(fd, message{op: opHello, arg: wireVersion}, -1)
+	_, err = h.ask(fd, message{op: opHello, arg: pipe.Version}, -1)
 	return fd, err
 }
 

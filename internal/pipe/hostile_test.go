@@ -54,9 +54,6 @@ type message struct {
 	size                 uint64
 }
 
-// wireVersion of the protocol.
-const wireVersion = 8
-
 type answer struct {
 	errno  unix.Errno
 	id     uint32
@@ -82,7 +79,7 @@ func dial(t testing.TB, socket string) client {
 // greeted returns a client that has sent hello.
 func greeted(t testing.TB, socket string) client {
 	c := dial(t, socket)
-	if a := c.ask(message{op: opHello, arg: wireVersion}); a.errno != 0 || a.ended {
+	if a := c.ask(message{op: opHello, arg: pipe.Version}); a.errno != 0 || a.ended {
 		t.Fatalf("%+v", a)
 	}
 	return c
@@ -222,7 +219,7 @@ func TestGarbage(t *testing.T) {
 	t.Parallel()
 	_, socket := serve(t, nil)
 	other := greeted(t, socket)
-	hello := message{op: opHello, arg: wireVersion}.packet()
+	hello := message{op: opHello, arg: pipe.Version}.packet()
 	for name, packets := range map[string][][]byte{
 		"short":           {hello[:63]},
 		"long":            {append(append([]byte{}, hello...), 0)},
@@ -241,7 +238,7 @@ func TestGarbage(t *testing.T) {
 			t.Errorf("%s: %+v", name, last)
 		}
 	}
-	for _, version := range []uint32{wireVersion - 1, wireVersion + 1} {
+	for _, version := range []uint32{pipe.Version - 1, pipe.Version + 1} {
 		if a := dial(t, socket).ask(message{op: opHello, arg: version}); a.errno != unix.EPROTONOSUPPORT {
 			t.Errorf("version %d: %+v", version, a)
 		}

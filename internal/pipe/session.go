@@ -278,9 +278,9 @@ func (s *session) do(r request) reply {
 	var err error
 	switch r.Op {
 	case opHello:
-		if r.Arg != wireVersion {
+		if r.Arg != Version {
 			s.b.refuse("version")
-			err = fmt.Errorf("the library uses version %d of the protocol, the broker version %d: %w", r.Arg, wireVersion, unix.EPROTONOSUPPORT)
+			err = fmt.Errorf("the library uses version %d of the protocol, the broker version %d: %w", r.Arg, Version, unix.EPROTONOSUPPORT)
 			break
 		}
 		answer, err = s.netnsFile()

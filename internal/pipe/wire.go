@@ -11,6 +11,9 @@ import (
 //
 //go:generate go run ./genlayout pipe wire_layout.go ../../libsconpipe/src/wire.h
 
+// Version of the protocol, which the first request of a session names. The broker refuses others.
+const Version = wireVersion
+
 const messageSize = 64
 
 // request is a client's message.

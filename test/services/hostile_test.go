@@ -35,9 +35,8 @@ const blackHoleSessions = 500
 
 // Requests of the pipe's protocol: libsconpipe/src/wire.h.
 const (
-	opHello     = 1
-	opConnect   = 5
-	wireVersion = 8
+	opHello   = 1
+	opConnect = 5
 )
 
 // runHostile is the hostile process of the attack "black hole". It attacks until the test
@@ -59,7 +58,7 @@ func openSession(socket string) (fd int, err error) {
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: socket}); err != nil {
 		return -1, err
 	}
-	return fd, askBroker(fd, opHello, wireVersion, nil)
+	return fd, askBroker(fd, opHello, pipe.Version, nil)
 }
 
 // askBroker sends a request and waits for its reply.
