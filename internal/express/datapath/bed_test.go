@@ -55,9 +55,12 @@ func newBedWith(t testing.TB, change func(*datapath.Options)) *bed {
 	return b
 }
 
+// lease does not end on a slow machine.
+const lease = 10 * time.Minute
+
 // newTable is the daemon's side of the table.
 func newTable(d *datapath.Datapath) *contable.Table {
-	return contable.New(d.Memory(), contable.Options{Connections: connections, PerContainer: connections, Lease: 10 * time.Minute, Tick: d.Tick()})
+	return contable.New(d.Memory(), contable.Options{Connections: connections, PerContainer: connections, Lease: lease, Tick: d.Tick()})
 }
 
 // options have a lease that does not end on a slow machine.

@@ -90,6 +90,26 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
+// Nothing goes express before a Conentry has a lease, also if its decisions are known.
+func TestNoLease(t *testing.T) {
+	for family, f := range families(masqueraded(tcp), masqueraded6(tcp)) {
+		t.Run(family, func(t *testing.T) {
+			b := newBed(t)
+			e := b.place(f)
+			b.decide(f.out)
+			b.decide(f.in)
+			b.goesRegular(f.out, "lease_ended")
+			b.goesRegular(f.in, "lease_ended")
+			b.leaves(f.in)
+			b.table.SetLease(e, lease, "")
+			b.decide(f.out)
+			b.decide(f.in)
+			b.goesExpress(f.out)
+			b.goesExpress(f.in)
+		})
+	}
+}
+
 // A longer packet than any before goes regular once; when it has passed, so may
 // others.
 func TestLongerPackets(t *testing.T) {

@@ -129,6 +129,14 @@ func (b *bed) end() contable.End { return contable.End{Port: b.port, Bridge: b.p
 // compose places the Conentry, as the daemon would.
 func (b *bed) compose(f flow) *contable.Conentry {
 	b.t.Helper()
+	e := b.place(f)
+	b.table.SetLease(e, lease, "")
+	return e
+}
+
+// place is compose without a lease.
+func (b *bed) place(f flow) *contable.Conentry {
+	b.t.Helper()
 	e, err := b.table.Compose(b.end(), f.tuple, f.conn, time.Now())
 	if err != nil {
 		b.t.Fatal(err)
