@@ -228,7 +228,7 @@ func (d *Daemon) assemble() (err error) {
 type sources struct {
 	changes   <-chan changes.Event
 	destroyed <-chan conntrack.Destroyed // nil: the programs report them as events
-	events    <-chan datapath.Event
+	events    <-chan []datapath.Event
 }
 
 // drain waits until no source calls stale any more. The context has ended.
@@ -257,24 +257,31 @@ func (d *Daemon) watch(ctx context.Context) (s sources, err error) {
 	return s, nil
 }
 
+// gathering is how long events wait for others while many come. Conntrack is asked about
+// candidates together, which takes half of the time, and the programs wake nobody meanwhile.
+const gathering = time.Millisecond
+
 // readEvents forwards the events of the programs. It ends with the datapath.
-func (d *Daemon) readEvents(ctx context.Context) <-chan datapath.Event {
-	events := make(chan datapath.Event, 256)
+func (d *Daemon) readEvents(ctx context.Context) <-chan []datapath.Event {
+	queue := make(chan []datapath.Event, ahead)
 	go func() {
-		defer close(events)
-		for {
-			e, err := d.dp.ReadEvent()
+		defer close(queue)
+		for latest := time.Now(); ; {
+			events, err := d.dp.ReadEvents(eventsAtOnce)
 			if err != nil {
 				return
 			}
 			select {
-			case events <- e:
+			case queue <- events:
 			case <-ctx.Done():
-				return
 			}
+			if now := time.Now(); now.Sub(latest) < 2*gathering && len(events) < eventsAtOnce {
+				time.Sleep(gathering)
+			}
+			latest = time.Now()
 		}
 	}()
-	return events
+	return queue
 }
 
 // stale takes each change that makes decisions stale, in the goroutine that read

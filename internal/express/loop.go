@@ -86,7 +86,7 @@ func (d *Daemon) loop(ctx context.Context, s sources) error {
 			if !ok {
 				return lost(ctx, "connections that could go express")
 			}
-			if err := d.events(e, s.events, time.Now()); err != nil {
+			if err := d.events(e, time.Now()); err != nil {
 				return err
 			}
 		case i := <-d.hooks.Identified():
@@ -233,27 +233,18 @@ func (d *Daemon) endsLost() {
 // eventsAtOnce bounds how many events are taken together: some milliseconds.
 const eventsAtOnce = 32
 
-// events takes an event and those that are queued behind it, so that conntrack is asked
-// about all of their candidates together.
-func (d *Daemon) events(e datapath.Event, more <-chan datapath.Event, now time.Time) error {
-	var events []datapath.Event
+// events takes events, so that conntrack is asked about all of their candidates together.
+func (d *Daemon) events(all []datapath.Event, now time.Time) error {
+	var waiting []datapath.Event
 	var candidates []composer.Candidate
-	for queued, left := true, eventsAtOnce; queued; {
+	for _, e := range all {
 		if e.Closed || e.Progress {
 			d.event(e, now)
-		} else {
-			tuple, port := contable.TupleOf(e.Key, e.Addrs6)
-			events = append(events, e)
-			candidates = append(candidates, composer.Candidate{Tuple: tuple, Port: port})
+			continue
 		}
-		if left--; left == 0 {
-			break
-		}
-		select {
-		case e, queued = <-more:
-		default:
-			queued = false
-		}
+		tuple, port := contable.TupleOf(e.Key, e.Addrs6)
+		candidates = append(candidates, composer.Candidate{Tuple: tuple, Port: port})
+		waiting = append(waiting, e)
 	}
 	if len(candidates) == 0 {
 		return nil
@@ -262,7 +253,7 @@ func (d *Daemon) events(e datapath.Event, more <-chan datapath.Event, now time.T
 		return err
 	}
 	for _, i := range d.composer.Candidates(candidates, now) {
-		d.counts.composing.Add(events[i].Waited())
+		d.counts.composing.Add(waiting[i].Waited())
 	}
 	d.grower.check(now)
 	return nil
@@ -273,14 +264,14 @@ func (d *Daemon) events(e datapath.Event, more <-chan datapath.Event, now time.T
 const ahead = 8
 
 // eventsAhead takes events that are queued while a piece of a sweep is due.
-func (d *Daemon) eventsAhead(queued <-chan datapath.Event) error {
+func (d *Daemon) eventsAhead(queued <-chan []datapath.Event) error {
 	for range ahead {
 		select {
-		case e, ok := <-queued:
+		case events, ok := <-queued:
 			if !ok {
 				return nil // the loop hears of that
 			}
-			if err := d.events(e, queued, time.Now()); err != nil {
+			if err := d.events(events, time.Now()); err != nil {
 				return err
 			}
 		default:

@@ -70,7 +70,7 @@ func TestSourceEnds(t *testing.T) {
 			s.destroyed = c
 		},
 		"events": func(s *sources) {
-			c := make(chan datapath.Event)
+			c := make(chan []datapath.Event)
 			close(c)
 			s.events = c
 		},
@@ -95,12 +95,12 @@ func TestEventsAhead(t *testing.T) {
 	t.Parallel()
 	d := idle(t)
 	d.table = contable.New(datapath.Memory{Halves: make([][]datapath.Half, 1), Outers: make([][]datapath.Outer, 1)}, contable.Options{})
-	for _, queued := range []int{0, 1, eventsAtOnce, ahead*eventsAtOnce + 5} {
-		events := make(chan datapath.Event, queued)
+	for _, queued := range []int{0, 1, ahead, ahead + 5} {
+		events := make(chan []datapath.Event, queued)
 		for range queued {
-			events <- datapath.Event{Progress: true} // of a connection that is gone
+			events <- []datapath.Event{{Progress: true}} // of a connection that is gone
 		}
-		if err := d.eventsAhead(events); err != nil || len(events) != max(queued-ahead*eventsAtOnce, 0) {
+		if err := d.eventsAhead(events); err != nil || len(events) != max(queued-ahead, 0) {
 			t.Errorf("%d of %d events are left: %v", len(events), queued, err)
 		}
 	}

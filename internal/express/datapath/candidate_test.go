@@ -46,6 +46,27 @@ func TestCandidate(t *testing.T) {
 	}
 }
 
+// Events that are there are read together, at most so many at a time, and one alone waits
+// for no other.
+func TestReadEvents(t *testing.T) {
+	b := newBed(t)
+	f := masqueraded(tcp)
+	for range 8 * admit { // announced after admit, 2, 4 and 8 times as many
+		b.goesRegular(f.out, "no_entry")
+	}
+	var got []int
+	for range 2 {
+		events, err := b.ReadEvents(3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, len(events))
+	}
+	if !slices.Equal(got, []int{3, 1}) {
+		t.Errorf("read %v events, want 3 and 1", got)
+	}
+}
+
 // A slow connection becomes a candidate with fewer packets than `admit`, once it is
 // old enough, and a few times again.
 func TestSlowCandidate(t *testing.T) {

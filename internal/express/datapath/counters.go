@@ -317,16 +317,28 @@ const (
 // maxIfindex is the highest ifindex that fits into a key's Side.
 const maxIfindex = 1<<(32-SideShift) - 1
 
-// ReadEvent waits for the next event. It returns ringbuf.ErrClosed after Close.
-func (d *Datapath) ReadEvent() (Event, error) {
-	var record ringbuf.Record
-	if err := d.events.ReadInto(&record); err != nil {
-		return Event{}, err
+// ReadEvents waits for the next event, and returns it with those behind it that are there
+// already, at most so many. It returns ringbuf.ErrClosed after Close.
+func (d *Datapath) ReadEvents(most int) (events []Event, err error) {
+	for len(events) == 0 || len(events) < most && d.events.AvailableBytes() > 0 {
+		var record ringbuf.Record
+		if err := d.events.ReadInto(&record); err != nil {
+			return nil, err
+		}
+		e, err := parseEvent(record.RawSample)
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, e)
 	}
-	if len(record.RawSample) < int(unsafe.Sizeof(expressEvent{})) {
-		return Event{}, fmt.Errorf("event of %d bytes: too short", len(record.RawSample))
+	return events, nil
+}
+
+func parseEvent(b []byte) (Event, error) {
+	if len(b) < int(unsafe.Sizeof(expressEvent{})) {
+		return Event{}, fmt.Errorf("event of %d bytes: too short", len(b))
 	}
-	e := (*expressEvent)(unsafe.Pointer(&record.RawSample[0]))
+	e := (*expressEvent)(unsafe.Pointer(&b[0]))
 	reset := e.Kind == expressEventKindEVENT_RESET || e.Kind == expressEventKindEVENT_STRAY_RESET
 	event := Event{
 		Closed:   reset || e.Kind == expressEventKindEVENT_CLOSED,
@@ -339,8 +351,8 @@ func (d *Datapath) ReadEvent() (Event, error) {
 	if e.Kind == expressEventKindEVENT_CANDIDATE {
 		event.Slot, event.Announced = 0, e.Slot
 	}
-	if len(record.RawSample) >= int(unsafe.Sizeof(expressEvent6{})) {
-		event.Addrs6 = (*expressEvent6)(unsafe.Pointer(&record.RawSample[0])).Addrs
+	if len(b) >= int(unsafe.Sizeof(expressEvent6{})) {
+		event.Addrs6 = (*expressEvent6)(unsafe.Pointer(&b[0])).Addrs
 	}
 	return event, nil
 }

@@ -17,11 +17,14 @@ func (d *Datapath) Program(h Hook) *ebpf.Program {
 // was one.
 func (d *Datapath) NextEvent() (Event, bool, error) {
 	d.events.SetDeadline(time.Now().Add(-time.Second))
-	e, err := d.ReadEvent()
+	events, err := d.ReadEvents(1)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return Event{}, false, nil
 	}
-	return e, err == nil, err
+	if err != nil {
+		return Event{}, false, err
+	}
+	return events[0], true, nil
 }
 
 // Reasons are the names of all reasons.
