@@ -364,3 +364,28 @@ func TestTupleString(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// Of several tuples those of TCP are made liberal, whichever direction they are of, and
+// each is answered for itself; one that conntrack does not know keeps the others from nothing.
+func TestMakeLiberal(t *testing.T) {
+	ns, client := tracked(t)
+	_, orig, reply := connect(t, ns)
+	_, other, _ := connect(t, ns)
+	_, untouched, _ := connect(t, ns)
+	unknown := orig
+	unknown.Src = netip.AddrPortFrom(orig.Src.Addr(), 9)
+	datagrams := send(t, ns)
+
+	answers := client.MakeLiberal([]Tuple{unknown, reply, datagrams, other})
+	if err := answers[0].Err; !errors.Is(err, ErrNotFound) {
+		t.Errorf("unknown: %v", err)
+	}
+	for i, want := range []Tuple{1: orig, 2: datagrams, 3: other} {
+		if a := answers[i]; i > 0 && (a.Err != nil || a.Conn.Orig != want || a.Conn.Liberal() != (want.Proto == unix.IPPROTO_TCP)) {
+			t.Errorf("%v: %+v", want, a)
+		}
+	}
+	if c, err := client.Get(untouched); err != nil || c.Liberal() {
+		t.Errorf("another connection: liberal %v, %v", c.Liberal(), err)
+	}
+}
