@@ -16,7 +16,6 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/composer"
 	"github.com/scon-project/scon/internal/express/conntrack"
-	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/express/hooks"
 	"github.com/scon-project/scon/internal/express/rules"
@@ -153,7 +152,7 @@ func (v view) flowFindings(f api.Flow) []api.Finding {
 func (v view) elsewhereFinding(f api.Flow) (finding api.Finding, is bool) {
 	tuple, err := tracked(f)
 	e := v.table.Lookup(tuple)
-	if err != nil || e == nil || e.Elsewhere == (contable.Elsewhere{}) {
+	if err != nil || e == nil || e.Elsewhere == nil {
 		return finding, false
 	}
 	name := func(port int) string {

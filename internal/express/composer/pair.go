@@ -51,7 +51,7 @@ func (c *Composer) join(e *contable.Conentry, p *discover.Port, tuple conntrack.
 		return "" // announced before the Conentry was placed
 	}
 	if !c.table.Undecided(e) { // the container has another way out now, or the addresses are forged
-		e.Elsewhere = contable.Elsewhere{Port: p.Index, Tuple: tuple, At: now}
+		e.Elsewhere = &contable.Elsewhere{Port: p.Index, Tuple: tuple, At: now}
 		return ""
 	}
 	a := c.account(p.Index)

@@ -61,9 +61,6 @@ type Conentry struct {
 	// Peer is the port of the container at the other end, which did not open
 	// the connection; 0 if the other end is outside.
 	Peer int
-	// Untracked means that conntrack does not see the connection. Conn then
-	// holds only its tuples.
-	Untracked bool
 	// Conn is the connection as conntrack had it when it was composed.
 	Conn conntrack.Conn
 	// Composed is when the Conentry was placed.
@@ -73,14 +70,17 @@ type Conentry struct {
 	Lease time.Duration
 	Bound string
 	// Elsewhere is where packets of it were seen last that go regular because its container's
-	// port is another one; the composer sets it.
-	Elsewhere Elsewhere
+	// port is another one, nil if none were; the composer sets it.
+	Elsewhere *Elsewhere
+	// Untracked means that conntrack does not see the connection. Conn then
+	// holds only its tuples.
+	Untracked bool
 	// Marked means that its mark in conntrack is looked at; the composer sets it.
 	Marked bool
-	// Reading is the composer's, of the state by which it has decided the lease.
-	Reading uint32
 	// Gone means that it is no longer in the table.
 	Gone bool
+	// Reading is the composer's, of the state by which it has decided the lease.
+	Reading uint32
 
 	outbound  uint32 // slot of the packets that the container sends
 	inbound   uint32 // slot of the packets that it receives
@@ -404,7 +404,7 @@ func (t *Table) express(e *Conentry) Totals {
 }
 
 // Elsewhere is a port at which packets of a connection enter, and which is not its
-// Conentry's. The zero value is none.
+// Conentry's.
 type Elsewhere struct {
 	Port  int
 	Tuple conntrack.Tuple // of the packets

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -408,5 +409,12 @@ func TestWalkOfLargeTable(t *testing.T) {
 	b.Sweep(start)
 	if n, found := pieces(); n != 1 || found != 0 {
 		t.Errorf("%d Conentries in %d pieces, want none", found, n)
+	}
+}
+
+// There may be a million of them: a Conentry fits into Go's class of 416 bytes.
+func TestSizeOfConentry(t *testing.T) {
+	if size := unsafe.Sizeof(contable.Conentry{}); size > 416 {
+		t.Errorf("%d bytes: the next class has 448", size)
 	}
 }
