@@ -6,6 +6,7 @@
 # make test-k8s   a Kubernetes of two nodes on this machine, with the chart; test-k8s-full: four, with conformance   (root)
 # make build   bin/scon, bin/scon-lab, bin/scon-cni, bin/scon-oci, bin/libsconpipe,
 #              the pipe's examples and the man pages; where the CUDA driver is, also the next
+# make size    how large this project is: the table of ARCHITECTURE.md
 # make cuda    bin/scon-pipe-cuda, which has a GPU copy for the pipe; takes no CUDA
 #
 # V=1 shows the commands. TAGS=pprof has the services serve Go profiles. demo, check and test install what is missing with apt;
@@ -23,7 +24,7 @@ CC      ?= cc
 SCON     ?= $(BIN)/scon
 AS_OWNER := $(if $(filter bin.bin/scon,$(BIN).$(SCON)),scripts/as-owner.sh)
 ifneq ($(AS_OWNER),)
-OF_OWNER := scon lab startup cuda libsconpipe examples generate modules check-generated lint man
+OF_OWNER := scon lab startup cuda libsconpipe examples generate modules check-generated lint size man
 $(OF_OWNER): SHELL := $(AS_OWNER)
 endif
 
@@ -52,7 +53,7 @@ export PATH := $(shell $(AS_OWNER) scripts/toolchain.sh)$(PATH)
 # These make network namespaces. A user's run of one goes on by sudo before it does anything.
 NEED_ROOT := demo check test test-long test-packages test-fresh test-k8s test-k8s-full test-hostile fuzz screenshots
 
-.PHONY: build scon lab startup cuda libsconpipe examples generate modules check-generated lint test-kernels man install uninstall packages image clean $(NEED_ROOT) $(NEED_ROOT:=-as-root)
+.PHONY: build scon lab startup cuda libsconpipe examples generate modules check-generated lint size slow test-kernels man install uninstall packages image clean $(NEED_ROOT) $(NEED_ROOT:=-as-root)
 
 # Go does not notice changes of the library's C sources, but those of the flags.
 export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/include/* | cksum | cut -d' ' -f1)
@@ -128,9 +129,14 @@ lint:
 	$(Q)for m in $(MODULES); do (cd $$m && go vet ./... && go tool staticcheck ./...) || exit 1; done
 	$(Q)go vet -tags pprof ./cmd/scon
 	$(Q)scripts/check-run-layers.sh
+	$(Q)scripts/check-commits.sh
 	$(Q)! gofmt -l . | grep . >&2
 	$(Q)scripts/clang14.sh clang-format --dry-run -Werror bpf/*.c bpf/lib/*.h internal/*/bpf/*.c lab/bpf/*.c libsconpipe/*/*.[ch] test/posix/*.[ch] test/posix/own/*.c examples/*.[ch] internal/pipe/copier/cuda/*.[ch] || \
 		{ [ $$? = 3 ] && echo "left out: clang-format, of which Debian 12's version 14 is needed" >&2; }
+
+# Lines, modules, words, and bytes of scon.
+size: scon
+	$(Q)scripts/size.sh $(SCON)
 
 # The end-to-end test sends real traffic in the lab, and fails where packets do not
 # go by the expected path.
@@ -145,15 +151,18 @@ check-as-root:
 	$(call say,TEST,scon bench quick)
 	$(Q)scripts/with-own-mounts.sh bin/scon bench quick --rounds 1 --modes native,container,express
 
-# Real traffic on a machine that others may keep busy: a test that fails has to
-# fail twice, and the summary tells of both.
+# No test is run again: what fails once has a cause.
 test-as-root:
 	$(Q)scripts/install-deps.sh build demo test startup kernels prometheus web
 	$(Q)$(MAKE) build
 	$(Q)$(AS_OWNER) $(MAKE) modules
 	$(Q)$(MAKE) check-generated lint
 	$(Q)$(AS_OWNER) go build -C test -o ../bin/lanes ./lanes
-	$(Q)$(GOTESTSUM) --rerun-fails=1 --raw-command -- bin/lanes $(GOFLAGS_TEST) ./...
+	$(Q)$(GOTESTSUM) --jsonfile bin/test.json --raw-command -- bin/lanes $(GOFLAGS_TEST)
+
+# The table of slow test packages in CONTRIBUTING.md, from the last "make test".
+slow:
+	$(Q)scripts/slow-tests.sh bin/test.json
 
 # The pictures of docs/web.md, of real traffic in the lab.
 screenshots-as-root:
