@@ -158,6 +158,7 @@ test-as-root:
 	$(Q)$(AS_OWNER) $(MAKE) modules
 	$(Q)$(MAKE) check-generated lint
 	$(Q)$(AS_OWNER) go build -C test -o ../bin/lanes ./lanes
+	$(Q)$(AS_OWNER) touch bin/test.json
 	$(Q)$(GOTESTSUM) --jsonfile bin/test.json --raw-command -- bin/lanes $(GOFLAGS_TEST)
 
 # The table of slow test packages in CONTRIBUTING.md, from the last "make test".

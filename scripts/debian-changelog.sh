@@ -35,6 +35,8 @@ awk -v version="$1" -v now="$now" '
 		if (name == "Unreleased") {
 			name = version
 			day = now
+		} else {
+			name = name "-1"
 		}
 		printf "scon (%s) unstable; urgency=medium\n", name
 		next

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes the packages of these sources in a directory, for amd64 and arm64:
 #
-#	NAME_VERSION_ARCH.deb, NAME-VERSION.ARCH.rpm    of packaging/nfpm
+#	NAME_VERSION-1_ARCH.deb, NAME-VERSION-1.ARCH.rpm   of packaging/nfpm
 #	scon-VERSION-linux-ARCH.tar.gz                  what is static, and what belongs to it
 #	scon-VERSION.cdx.json, scon-lab-VERSION.cdx.json   which libraries are in them (CycloneDX)
 #	SHA256SUMS
@@ -63,7 +63,7 @@ own() { # PACKAGE TRIPLET
 		done)
 	done
 	cp packaging/copyright "$doc/copyright"
-	sed "s/^scon (/$1 (/" "$work/changelog" | gzip -9nc >"$doc/changelog.gz"
+	sed "s/^scon (/$1 (/" "$work/changelog" | gzip -9nc >"$doc/changelog.Debian.gz"
 	if [ -e "packaging/lintian/$1" ]; then
 		install -D -m 644 "packaging/lintian/$1" "$tree/usr/share/lintian/overrides/$1"
 	fi
@@ -99,7 +99,7 @@ say TOOLS "nfpm, cyclonedx-gomod"
 (cd packaging/tools && go build -o "$work/" github.com/goreleaser/nfpm/v2/cmd/nfpm github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod)
 
 cp packaging/scon.yaml "$work"
-scripts/debian-changelog.sh "$VERSION" <CHANGELOG.md >"$work/changelog"
+scripts/debian-changelog.sh "$VERSION-1" <CHANGELOG.md >"$work/changelog"
 rm -f "$out"/*.deb "$out"/*.rpm "$out"/*.tar.gz "$out"/*.cdx.json "$out/SHA256SUMS"
 for arch in amd64 arm64; do
 	case $arch in

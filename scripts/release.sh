@@ -4,8 +4,8 @@
 # makes packages, image and chart of the tag in dist/. Takes most of a day. What has passed
 # or been done on this commit is not done again when the command is run again.
 #
-# Before: CHANGELOG.md has a section "## [VERSION] - YYYY-MM-DD", packaging/helm/scon/Chart.yaml
-#         has the version twice, committed.
+# Before: the file VERSION has the version, CHANGELOG.md a section "## [VERSION] - YYYY-MM-DD",
+#         packaging/helm/scon/Chart.yaml the version twice, committed.
 # After:  git push --follow-tags; upload dist/, push the image.
 #
 # Usage: scripts/release.sh VERSION      such as 1.2.0
@@ -26,6 +26,7 @@ tag=$(git rev-parse --quiet --verify "refs/tags/v$version^{commit}" || true)
 [ -z "$tag" ] || [ "$tag" = "$(git rev-parse HEAD)" ] || fail "the tag v$version exists, at $(git rev-parse --short "$tag")"
 grep -qE "^## \[${version//./\\.}\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$" CHANGELOG.md ||
 	fail "CHANGELOG.md has no section \"## [$version] - $(date --utc +%Y-%m-%d)\": rename \"## [Unreleased]\" and commit it"
+[ "$(cat VERSION)" = "$version" ] || fail "the file VERSION has $(cat VERSION), not $version: change it and commit it"
 for key in 'version: ' 'appVersion: "'; do
 	grep -q "^$key${version//./\\.}\"\?$" packaging/helm/scon/Chart.yaml ||
 		fail "packaging/helm/scon/Chart.yaml has another ${key%%:*} than $version: change it and commit it"

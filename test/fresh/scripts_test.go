@@ -59,7 +59,7 @@ out=; for arg; do [ "$out" != -o ] || { mkdir -p "${arg%/*}" && : >"$arg"; }; ou
 	m.write("stubs/log", "")
 	out, err := exec.Command("sh", "-euc", `chmod 755 "$0"; chmod 666 "$0/stubs/log"; chmod 777 "$0/stubs"
 		mkdir "$0/scon" "$0/home"
-		cd ../.. && cp --parents -r Makefile go.mod scripts libsconpipe examples cmd/scon-cni cmd/scon-oci internal/startup/client internal/pipe/copier/cuda \
+		cd ../.. && cp --parents -r Makefile VERSION go.mod scripts libsconpipe examples cmd/scon-cni cmd/scon-oci internal/startup/client internal/pipe/copier/cuda \
 			packaging test/go.mod lab/go.mod lab/topology/schema.json "$0/scon"
 		cp /etc/passwd /etc/group "$0"
 		echo "owner:x:54321:54321::$0/home:/bin/sh" >>"$0/passwd"

@@ -20,6 +20,7 @@ func repository(t *testing.T, changelog string) string {
 		write(t, filepath.Join(dir, "scripts", script), string(text))
 	}
 	write(t, filepath.Join(dir, "CHANGELOG.md"), changelog)
+	write(t, filepath.Join(dir, "VERSION"), "1.2.0\n")
 	write(t, filepath.Join(dir, "packaging/helm/scon/Chart.yaml"), "version: 1.2.0\nappVersion: \"1.2.0\"\n")
 	git(t, dir, "init", "--quiet")
 	commit(t, dir)
@@ -79,7 +80,11 @@ func TestReleaseRefuses(t *testing.T) {
 			write(t, dir+"/CHANGELOG.md", ready+"more\n")
 			commit(t, dir)
 		}, "the tag v1.2.0 exists"},
-		"chart":    {"## [1.3.0] - 2026-02-03\n", "1.3.0", nil, "Chart.yaml has another version than 1.3.0"},
+		"file": {"## [1.3.0] - 2026-02-03\n", "1.3.0", nil, "the file VERSION has 1.2.0, not 1.3.0"},
+		"chart": {"## [1.3.0] - 2026-02-03\n", "1.3.0", func(dir string) {
+			write(t, dir+"/VERSION", "1.3.0\n")
+			commit(t, dir)
+		}, "Chart.yaml has another version than 1.3.0"},
 		"changes":  {ready, "1.2.0", func(dir string) { write(t, dir+"/CHANGELOG.md", "") }, "not committed:  M CHANGELOG.md"},
 		"new file": {ready, "1.2.0", func(dir string) { write(t, dir+"/new", "") }, "not committed: ?? new"},
 	} {
@@ -110,19 +115,21 @@ func TestVersion(t *testing.T) {
 		}
 		versions = append(versions, out)
 	}
-	next() // before the first tag
-	git(t, dir, "tag", "v0.9.0")
+	next() // before the tag
+	git(t, dir, "tag", "v1.2.0")
 	next()
 	commit(t, dir)
 	next()
-	git(t, dir, "tag", "v1.0.0")
+	write(t, filepath.Join(dir, "VERSION"), "1.3.0\n")
+	commit(t, dir)
 	next()
 	write(t, filepath.Join(dir, "CHANGELOG.md"), "changed")
 	next()
-	if !strings.HasPrefix(versions[0], "0~20260203.") || versions[1] != "0.9.0" || !strings.HasPrefix(versions[2], "0.9.0+1.") ||
-		versions[3] != "1.0.0" || versions[4] != "1.0.0+dirty" {
+	if versions[0] != "1.2.0" || versions[1] != "1.2.0" || !strings.HasPrefix(versions[2], "1.2.0+1.") ||
+		versions[3] != "1.3.0" || versions[4] != "1.3.0+dirty" {
 		t.Errorf("versions %q", versions)
 	}
+	versions = versions[1:]
 	for i, v := range versions[1:] {
 		if err := exec.Command("dpkg", "--compare-versions", versions[i], "lt", v).Run(); err != nil {
 			t.Errorf("%s is not before %s", versions[i], v)
@@ -130,10 +137,30 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+// The chart has the version of these sources, and the changelog begins with it.
+func TestOneVersion(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	version := strings.TrimSpace(read("VERSION"))
+	for name, want := range map[string]string{
+		"packaging/helm/scon/Chart.yaml": "\nversion: " + version + "\nappVersion: \"" + version + "\"\n",
+		"CHANGELOG.md":                   "\n## [" + version + "] - ",
+	} {
+		if !strings.Contains(read(name), want) {
+			t.Errorf("%s lacks %q", name, want)
+		}
+	}
+}
+
 // The changelog is Debian's: dpkg-parsechangelog, where it is installed, reads it.
 func TestDebianChangelog(t *testing.T) {
 	const changelog = "# Changelog\n\nWords.\n\n## [Unreleased]\n\n### Added\n\n- A thing\n  of two lines, of which the second one is as long as lines of Markdown may be, and becomes two.\n\n## [1.0.0] - 2026-02-03\n\n- First.\n"
-	const want = `scon (1.1.0) unstable; urgency=medium
+	const want = `scon (1.1.0-1) unstable; urgency=medium
 
   [ Added ]
   * A thing
@@ -142,12 +169,12 @@ func TestDebianChangelog(t *testing.T) {
 
  -- SCON project <scon@scon-project.example>  Fri, 02 Jan 1970 00:00:00 +0000
 
-scon (1.0.0) unstable; urgency=medium
+scon (1.0.0-1) unstable; urgency=medium
   * First.
 
  -- SCON project <scon@scon-project.example>  Tue, 03 Feb 2026 00:00:00 +0000`
 	dir := repository(t, "")
-	got, err := script(t, dir, changelog, "debian-changelog.sh", "1.1.0")
+	got, err := script(t, dir, changelog, "debian-changelog.sh", "1.1.0-1")
 	if err != nil || got != want {
 		t.Errorf("%v:\n%s\nwant\n%s", err, got, want)
 	}
