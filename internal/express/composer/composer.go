@@ -276,9 +276,13 @@ func (c *Composer) placed(e *contable.Conentry) {
 func (c *Composer) release(now time.Time) {
 	for i, answer := range c.ct.MakeLiberal(tuplesOf(c.unconfirmed)) {
 		e, conn := c.unconfirmed[i], answer.Conn
-		if e.Conn.Orig.Proto == protoTCP && !conn.Liberal() || !c.confirm(e, answer, now) {
+		switch {
+		case !c.confirm(e, answer, now):
 			c.table.Retire(e, now)
-		} else if !e.Gone {
+		case e.Conn.Orig.Proto == protoTCP && !conn.Liberal():
+			c.refuse(e.Port, ConntrackError)
+			c.table.Retire(e, now)
+		case !e.Gone:
 			c.let(e, conn)
 		}
 	}
