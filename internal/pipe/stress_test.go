@@ -8,7 +8,9 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
+	"time"
 
+	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/test/bed/nstest"
@@ -64,6 +66,36 @@ func TestStress(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// So do those that are paused again and again by changes of rules.
+func TestStressThroughRechecks(t *testing.T) {
+	t.Parallel()
+	for _, name := range config.Default().Pipe.Engines {
+		t.Run(name, func(t *testing.T) {
+			b, socket := serve(t, nil)
+			cmd := command(t, socket, "stress", "ENGINE="+name, "CONNS=6", "SECONDS=2", "SEED="+os.Getenv("SCON_SEED"))
+			var out bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &out
+			if err := netns.Do(nstest.New(t), cmd.Start); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			for rounds := 0; ; rounds++ {
+				select {
+				case err := <-ended:
+					if err != nil {
+						t.Errorf("%v\n%s", err, out.String())
+					}
+					t.Logf("%d changes of rules; refused: %v", rounds, b.Status().Refused)
+					return
+				default:
+					b.RecheckWithin(time.Minute).Wait()
+				}
+			}
+		})
 	}
 }
 
