@@ -150,6 +150,9 @@ func TestOneVersion(t *testing.T) {
 	for name, want := range map[string]string{
 		"packaging/helm/scon/Chart.yaml": "\nversion: " + version + "\nappVersion: \"" + version + "\"\n",
 		"CHANGELOG.md":                   "\n## [" + version + "] - ",
+		"README.md":                      "scon_" + version + "-1_amd64.deb",
+		"docs/tutorial.md":               "scon_" + version + "-1_amd64.deb",
+		"docs/installing.md":             "scon_" + version + "-1_amd64.deb",
 	} {
 		if !strings.Contains(read(name), want) {
 			t.Errorf("%s lacks %q", name, want)
