@@ -447,9 +447,9 @@ func (w *world) settle(before generation) error {
 func (w *world) rulesGeneration() (id uint32, err error) {
 	const genID = 1 // NFTA_GEN_ID
 	err = w.nft.Request(nlmsg.Request{
-		Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Data: make([]byte, sizeofNfgenmsg),
+		Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Data: make([]byte, nlmsg.SizeofNfgenmsg),
 	}, func(m nlmsg.Message) {
-		for typ, data := range nlmsg.Attributes(m.Data[min(sizeofNfgenmsg, len(m.Data)):]) {
+		for typ, data := range nlmsg.Attributes(m.Data[min(nlmsg.SizeofNfgenmsg, len(m.Data)):]) {
 			if typ == genID && len(data) == 4 {
 				id = binary.BigEndian.Uint32(data)
 			}
@@ -460,9 +460,6 @@ func (w *world) rulesGeneration() (id uint32, err error) {
 	}
 	return id, nil
 }
-
-// sizeofNfgenmsg is the size of struct nfgenmsg, which attributes follow.
-const sizeofNfgenmsg = 4
 
 // calm waits until the daemon has processed the effects of packets: Conentries
 // exist only for connections in conntrack, and the generation is stable.

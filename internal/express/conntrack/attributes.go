@@ -21,9 +21,6 @@ const (
 	msgGetExpected = unix.NFNL_SUBSYS_CTNETLINK_EXP<<8 | 1
 )
 
-// sizeofNfgenmsg is the size of struct nfgenmsg, which attributes follow.
-const sizeofNfgenmsg = 4
-
 // Attributes (linux/netfilter/nfnetlink_conntrack.h); integers are in network
 // byte order.
 const (
@@ -96,10 +93,10 @@ func appendPort(b []byte, typ uint16, a netip.AddrPort) []byte {
 // parseConn parses a message, which begins with struct nfgenmsg. It reports
 // false if the message is not a complete TCP or UDP connection.
 func parseConn(b []byte) (c Conn, ok bool) {
-	if len(b) < sizeofNfgenmsg {
+	if len(b) < nlmsg.SizeofNfgenmsg {
 		return Conn{}, false
 	}
-	for typ, data := range nlmsg.Attributes(b[sizeofNfgenmsg:]) {
+	for typ, data := range nlmsg.Attributes(b[nlmsg.SizeofNfgenmsg:]) {
 		switch typ {
 		case attrTupleOrig:
 			c.Orig = parseTuple(data)

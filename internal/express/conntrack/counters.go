@@ -49,10 +49,10 @@ func (c *Client) DumpCounters(fn func(Counted)) error {
 // parseCounted parses a message, which begins with struct nfgenmsg. It reports
 // false if conntrack does not count the connection.
 func parseCounted(b []byte) (c Counted, ok bool) {
-	if len(b) < sizeofNfgenmsg {
+	if len(b) < nlmsg.SizeofNfgenmsg {
 		return Counted{}, false
 	}
-	for typ, data := range nlmsg.Attributes(b[sizeofNfgenmsg:]) {
+	for typ, data := range nlmsg.Attributes(b[nlmsg.SizeofNfgenmsg:]) {
 		switch typ {
 		case attrTupleOrig:
 			c.Orig = parseTuple(data)

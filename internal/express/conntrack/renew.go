@@ -85,7 +85,7 @@ func (c *Client) DumpEntries(fn func(Entry)) error {
 func (c *Client) Expecting() (masters map[Tuple]bool, err error) {
 	masters = make(map[Tuple]bool)
 	err = do(c.dump, msgGetExpected, unix.NLM_F_DUMP, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
-		for typ, data := range nlmsg.Attributes(m.Data[min(sizeofNfgenmsg, len(m.Data)):]) {
+		for typ, data := range nlmsg.Attributes(m.Data[min(nlmsg.SizeofNfgenmsg, len(m.Data)):]) {
 			if typ == attrExpectMaster {
 				masters[parseTuple(data)] = true
 			}
@@ -264,7 +264,7 @@ func parseEntry(b []byte) (e Entry, ok bool) {
 	if e.Conn, ok = parseConn(b); !ok || e.Orig.Proto != unix.IPPROTO_TCP {
 		return Entry{}, false
 	}
-	for typ, data := range nlmsg.Attributes(b[sizeofNfgenmsg:]) {
+	for typ, data := range nlmsg.Attributes(b[nlmsg.SizeofNfgenmsg:]) {
 		switch typ {
 		case attrProtoInfo:
 			e.parseScales(data)

@@ -85,10 +85,10 @@ func watchDestroy(ctx context.Context, filter, buffer int) (<-chan Destroyed, er
 // parseDestroyed parses the fields that are needed of a message, which begins
 // with struct nfgenmsg.
 func parseDestroyed(b []byte) (d Destroyed, ok bool) {
-	if len(b) < sizeofNfgenmsg {
+	if len(b) < nlmsg.SizeofNfgenmsg {
 		return Destroyed{}, false
 	}
-	for typ, data := range nlmsg.Attributes(b[sizeofNfgenmsg:]) {
+	for typ, data := range nlmsg.Attributes(b[nlmsg.SizeofNfgenmsg:]) {
 		switch typ {
 		case attrTupleOrig:
 			d.Orig = parseTuple(data)

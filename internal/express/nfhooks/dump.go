@@ -29,8 +29,6 @@ const (
 	typeFlowtable = 3 // NFNL_HOOK_TYPE_NFT_FLOWTABLE, Linux 6.13
 
 	bpfID = 1 // NFNLA_HOOK_BPF_ID, __be32
-
-	sizeofNfgenmsg = 4
 )
 
 // dumpAll lists the hooks of all families. A family or a hook that the kernel
@@ -76,10 +74,10 @@ func (r *Reader) dump(family, point uint8) (all []Hook, err error) {
 // parse reads one function of a dump; false if it is a chain of nftables or a
 // flowtable, or makes no sense.
 func parse(b []byte) (h Hook, ok bool) {
-	if len(b) < sizeofNfgenmsg {
+	if len(b) < nlmsg.SizeofNfgenmsg {
 		return h, false
 	}
-	for typ, data := range nlmsg.Attributes(b[sizeofNfgenmsg:]) {
+	for typ, data := range nlmsg.Attributes(b[nlmsg.SizeofNfgenmsg:]) {
 		switch typ {
 		case attrPriority:
 			if len(data) == 4 {

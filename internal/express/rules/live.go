@@ -66,8 +66,8 @@ func (l *Live) Note(m nlmsg.Message) (first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if m.Type&0xff == unix.NFT_MSG_NEWGEN {
-		if len(m.Data) >= sizeofNfgenmsg {
-			f.complete = append(f.complete, announced{parseAttrs(m.Data[sizeofNfgenmsg:]).number(unix.NFTA_GEN_ID), f.partial})
+		if len(m.Data) >= nlmsg.SizeofNfgenmsg {
+			f.complete = append(f.complete, announced{parseAttrs(m.Data[nlmsg.SizeofNfgenmsg:]).number(unix.NFTA_GEN_ID), f.partial})
 			f.partial = nil
 		}
 		return false

@@ -92,7 +92,7 @@ func (f *follower) followReceived() (c *Change) {
 func (f *follower) note(m nlmsg.Message) {
 	f.Note(m)
 	if m.Type&0xff == unix.NFT_MSG_NEWGEN {
-		f.seen = parseAttrs(m.Data[sizeofNfgenmsg:]).number(unix.NFTA_GEN_ID)
+		f.seen = parseAttrs(m.Data[nlmsg.SizeofNfgenmsg:]).number(unix.NFTA_GEN_ID)
 	}
 }
 

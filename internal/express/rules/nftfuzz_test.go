@@ -34,7 +34,7 @@ func FuzzNFTRule(f *testing.F) {
 		err = sock.Request(nlmsg.Request{
 			Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE, Flags: unix.NLM_F_DUMP,
 			Data: []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
-		}, func(m nlmsg.Message) { f.Add(bytes.Clone(m.Data[sizeofNfgenmsg:])) })
+		}, func(m nlmsg.Message) { f.Add(bytes.Clone(m.Data[nlmsg.SizeofNfgenmsg:])) })
 		if err != nil {
 			f.Fatal(err)
 		}

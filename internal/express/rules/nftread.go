@@ -151,10 +151,10 @@ func (r *nftReader) catchUp(from, to uint32) error {
 	}
 	chains, sets := make(map[place]bool), make(map[place]bool)
 	for _, m := range messages {
-		if len(m.Data) < sizeofNfgenmsg || familyNames[m.Data[0]] == "" {
+		if len(m.Data) < nlmsg.SizeofNfgenmsg || familyNames[m.Data[0]] == "" {
 			continue
 		}
-		a := parseAttrs(m.Data[sizeofNfgenmsg:])
+		a := parseAttrs(m.Data[nlmsg.SizeofNfgenmsg:])
 		const tableName = 1
 		t := r.tables[tableKey{m.Data[0], a.text(tableName)}]
 		if t == nil {
@@ -245,9 +245,6 @@ func (r *nftReader) request(msg uint16, family byte, flags uint16, ask map[uint1
 	return err
 }
 
-// sizeofNfgenmsg is the size of struct nfgenmsg, which attributes follow.
-const sizeofNfgenmsg = 4
-
 // gone takes that a chain or a set does not exist any more for no error, if its end will be
 // caught up with.
 func (r *nftReader) gone(err error) error {
@@ -262,11 +259,11 @@ func (r *nftReader) gone(err error) error {
 func (r *nftReader) dump(msg uint16, table tableKey, ask map[uint16]string) error {
 	return r.request(msg, table.family, unix.NLM_F_DUMP, ask, func(m nlmsg.Message) {
 		const tableName = 1 // the same for all objects
-		if len(m.Data) < sizeofNfgenmsg {
+		if len(m.Data) < nlmsg.SizeofNfgenmsg {
 			return
 		}
 		// Old kernels dump the objects of all tables.
-		if table.name == "" || m.Data[0] == table.family && parseAttrs(m.Data[sizeofNfgenmsg:]).text(tableName) == table.name {
+		if table.name == "" || m.Data[0] == table.family && parseAttrs(m.Data[nlmsg.SizeofNfgenmsg:]).text(tableName) == table.name {
 			r.take(m)
 		}
 	})
@@ -275,8 +272,8 @@ func (r *nftReader) dump(msg uint16, table tableKey, ask map[uint16]string) erro
 // current returns the number of the ruleset, which each change increases.
 func (r *nftReader) current() (id uint32, err error) {
 	err = r.request(unix.NFT_MSG_GETGEN, unix.AF_UNSPEC, 0, nil, func(m nlmsg.Message) {
-		if len(m.Data) >= sizeofNfgenmsg {
-			id = parseAttrs(m.Data[sizeofNfgenmsg:]).number(unix.NFTA_GEN_ID)
+		if len(m.Data) >= nlmsg.SizeofNfgenmsg {
+			id = parseAttrs(m.Data[nlmsg.SizeofNfgenmsg:]).number(unix.NFTA_GEN_ID)
 		}
 	})
 	if err != nil {

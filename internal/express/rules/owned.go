@@ -24,10 +24,10 @@ func (l *Live) OwnerEnded(sock *nlmsg.Requests) (bool, error) {
 	}
 	r := nftReader{sock: sock}
 	err := r.request(unix.NFT_MSG_GETTABLE, unix.AF_UNSPEC, unix.NLM_F_DUMP, nil, func(m nlmsg.Message) {
-		if len(m.Data) < sizeofNfgenmsg {
+		if len(m.Data) < nlmsg.SizeofNfgenmsg {
 			return
 		}
-		a := parseAttrs(m.Data[sizeofNfgenmsg:])
+		a := parseAttrs(m.Data[nlmsg.SizeofNfgenmsg:])
 		key := tableKey{m.Data[0], a.text(unix.NFTA_TABLE_NAME)}
 		if handle, ok := owned[key]; ok && handle == tableHandle(a) {
 			delete(owned, key)

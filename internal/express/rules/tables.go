@@ -54,10 +54,10 @@ func newNFTables(opts Options, exact exactCounters) *nftables {
 
 // take takes a message about an object in.
 func (n *nftables) take(m nlmsg.Message) {
-	if len(m.Data) < sizeofNfgenmsg || familyNames[m.Data[0]] == "" { // no family of IP packets
+	if len(m.Data) < nlmsg.SizeofNfgenmsg || familyNames[m.Data[0]] == "" { // no family of IP packets
 		return
 	}
-	a := parseAttrs(m.Data[sizeofNfgenmsg:])
+	a := parseAttrs(m.Data[nlmsg.SizeofNfgenmsg:])
 	const tableName = 1 // the same for all objects
 	key := tableKey{m.Data[0], a.text(tableName)}
 	msg := m.Type & 0xff

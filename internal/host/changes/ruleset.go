@@ -14,9 +14,6 @@ import (
 // newGeneration is the message that ends every transaction of nftables.
 const newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
 
-// sizeofNfgenmsg is the size of struct nfgenmsg, which attributes follow.
-const sizeofNfgenmsg = 4
-
 // openRuleset follows nftables, which iptables-nft uses as well.
 func openRuleset(out *output, l limits) (source, error) {
 	opts := nlmsg.Options{Family: unix.NETLINK_NETFILTER, Groups: []uint32{unix.NFNLGRP_NFTABLES}, Buffer: l.rules}
@@ -58,8 +55,8 @@ func (o *output) judgeGeneration(m nlmsg.Message) (Event, bool) {
 func generationReason(b []byte) string {
 	var id uint32
 	by := "somebody"
-	if len(b) >= sizeofNfgenmsg {
-		for typ, data := range nlmsg.Attributes(b[sizeofNfgenmsg:]) {
+	if len(b) >= nlmsg.SizeofNfgenmsg {
+		for typ, data := range nlmsg.Attributes(b[nlmsg.SizeofNfgenmsg:]) {
 			switch {
 			case typ == unix.NFTA_GEN_ID && len(data) == 4:
 				id = binary.BigEndian.Uint32(data)

@@ -14,6 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// SizeofNfgenmsg is the size in bytes of struct nfgenmsg (linux/netfilter/nfnetlink.h), which
+// begins a message of Netfilter; its first byte is the family, and attributes follow.
+const SizeofNfgenmsg = 4
+
 // Message is one netlink message.
 type Message struct {
 	Type     uint16
