@@ -16,8 +16,9 @@
 #include "stream.h"
 #include "wait.h"
 
-/* dispatch makes the call on the channel if there is one, else in the kernel. */
-#define dispatch(fd, attached, native)                                    \
+/* dispatch makes the call attached on the descriptor's channel, which it names ch, if
+ * there is one, else native, in the kernel. */
+#define dispatch(fd, ch, attached, native)                                \
 	({                                                                \
 		struct entry *e_ = entry_get(fd);                         \
 		struct call c_;                                           \
@@ -102,7 +103,7 @@ static void forbid_urgent(int fd, int flags)
 
 ssize_t read(int fd, void *buf, size_t len)
 {
-	return dispatch(fd,
+	return dispatch(fd, ch,
 			len ? recv_checked(ch, fd, one(buf, len), 1, 0) :
 			      real()->read(fd, buf, 0),
 			real()->read(fd, buf, len));
@@ -110,7 +111,7 @@ ssize_t read(int fd, void *buf, size_t len)
 
 ssize_t readv(int fd, const struct iovec *iov, int count)
 {
-	return dispatch(fd,
+	return dispatch(fd, ch,
 			invalid(iov, count) || !length(iov, count) ?
 				real()->readv(fd, iov, count) :
 				recv_checked(ch, fd, iov, count, 0),
@@ -119,7 +120,7 @@ ssize_t readv(int fd, const struct iovec *iov, int count)
 
 ssize_t recv(int fd, void *buf, size_t len, int flags)
 {
-	return dispatch(fd, recv_checked(ch, fd, one(buf, len), 1, flags),
+	return dispatch(fd, ch, recv_checked(ch, fd, one(buf, len), 1, flags),
 			real()->recv(fd, buf, len, flags));
 }
 
@@ -143,7 +144,7 @@ static ssize_t recv_from(struct channel *ch, int fd, void *buf, size_t len, int 
 ssize_t recvfrom(int fd, void *buf, size_t len, int flags, struct sockaddr *addr,
 		 socklen_t *size)
 {
-	return dispatch(fd, recv_from(ch, fd, buf, len, flags, addr, size),
+	return dispatch(fd, ch, recv_from(ch, fd, buf, len, flags, addr, size),
 			real()->recvfrom(fd, buf, len, flags, addr, size));
 }
 
@@ -167,7 +168,7 @@ static ssize_t recv_message(struct channel *ch, int fd, struct msghdr *msg, int 
 
 ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 {
-	return dispatch(fd, recv_message(ch, fd, msg, flags),
+	return dispatch(fd, ch, recv_message(ch, fd, msg, flags),
 			real()->recvmsg(fd, msg, flags));
 }
 
@@ -225,19 +226,19 @@ static int recv_messages(struct channel *ch, int fd, struct mmsghdr *all,
 int recvmmsg(int fd, struct mmsghdr *all, unsigned int count, int flags,
 	     struct timespec *timeout)
 {
-	return dispatch(fd, recv_messages(ch, fd, all, count, flags, timeout),
+	return dispatch(fd, ch, recv_messages(ch, fd, all, count, flags, timeout),
 			real()->recvmmsg(fd, all, count, flags, timeout));
 }
 
 ssize_t write(int fd, const void *buf, size_t len)
 {
-	return dispatch(fd, stream_send(ch, fd, one(buf, len), 1, 0),
+	return dispatch(fd, ch, stream_send(ch, fd, one(buf, len), 1, 0),
 			real()->write(fd, buf, len));
 }
 
 ssize_t writev(int fd, const struct iovec *iov, int count)
 {
-	return dispatch(fd,
+	return dispatch(fd, ch,
 			invalid(iov, count) ? real()->writev(fd, iov, count) :
 					      stream_send(ch, fd, iov, count, 0),
 			real()->writev(fd, iov, count));
@@ -246,7 +247,7 @@ ssize_t writev(int fd, const struct iovec *iov, int count)
 ssize_t send(int fd, const void *buf, size_t len, int flags)
 {
 	forbid_urgent(fd, flags);
-	return dispatch(fd, stream_send(ch, fd, one(buf, len), 1, flags),
+	return dispatch(fd, ch, stream_send(ch, fd, one(buf, len), 1, flags),
 			real()->send(fd, buf, len, flags));
 }
 
@@ -254,7 +255,7 @@ ssize_t sendto(int fd, const void *buf, size_t len, int flags,
 	       const struct sockaddr *addr, socklen_t size)
 {
 	forbid_urgent(fd, flags);
-	return dispatch(fd, stream_send(ch, fd, one(buf, len), 1, flags),
+	return dispatch(fd, ch, stream_send(ch, fd, one(buf, len), 1, flags),
 			real()->sendto(fd, buf, len, flags, addr, size));
 }
 
@@ -275,7 +276,7 @@ ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 		return -1;
 	}
 	forbid_urgent(fd, flags);
-	return dispatch(fd, send_message(ch, fd, msg, flags),
+	return dispatch(fd, ch, send_message(ch, fd, msg, flags),
 			real()->sendmsg(fd, msg, flags));
 }
 
@@ -307,7 +308,7 @@ int sendmmsg(int fd, struct mmsghdr *all, unsigned int count, int flags)
 			return -1;
 		}
 	forbid_urgent(fd, flags);
-	return dispatch(fd, send_messages(ch, fd, all, count, flags),
+	return dispatch(fd, ch, send_messages(ch, fd, all, count, flags),
 			real()->sendmmsg(fd, all, count, flags));
 }
 
@@ -327,7 +328,7 @@ static bool plain_vectors(const struct iovec *iov, int count, off_t at, int flag
 
 ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t at, int flags)
 {
-	return dispatch(fd,
+	return dispatch(fd, ch,
 			plain_vectors(iov, count, at, flags) ?
 				recv_checked(ch, fd, iov, count, flags_of(flags)) :
 				real()->preadv2(fd, iov, count, at, flags),
@@ -336,7 +337,7 @@ ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t at, int flags)
 
 ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t at, int flags)
 {
-	return dispatch(fd,
+	return dispatch(fd, ch,
 			plain_vectors(iov, count, at, flags) ?
 				stream_send(ch, fd, iov, count, flags_of(flags)) :
 				real()->pwritev2(fd, iov, count, at, flags),
