@@ -201,7 +201,7 @@ func underAttack(t *testing.T, attack, refused string) {
 	b := scontest.NewExpress(t, scontest.Layout{Containers: 3, Service: true, SCON: release(t, "v1.0.0"), Config: func(c *config.Config) {
 		c.Startup.Enabled, c.Startup.Pool = true, config.Pool{MemoryLimit: 1 << 20, Cooldown: time.Second}
 		c.Pipe.Enabled = true
-		c.Pipe.Engines = []string{"sealed", "bpf", "copier", "unix"} // those of the attacks
+		c.Pipe.Engines = []string{"sealed", "bpf", "copier", "unix"} // the attacks use all of them
 	}})
 	b.Serve(state.Startup)
 	group := makeCgroup(t, "broker") // as systemd does
@@ -288,12 +288,12 @@ func connectOnce(b *scontest.Bed) {
 		cmd.Stderr = os.Stderr
 		return cmd
 	}
-	listener := run("c2", "listen", "pipe:0.0.0.0:7001", "--seconds", "0.1")
+	listener := run("c2", "listen", "copier:0.0.0.0:7001", "--seconds", "0.1")
 	if err := listener.Start(); err != nil {
 		b.T.Fatal(err)
 	}
 	scontest.Eventually(b.T, "a program connects", func() error {
-		return run("c1", "connect", fmt.Sprintf("pipe:%v:7001", b.Addr("c2")), "--seconds", "0.1").Run()
+		return run("c1", "connect", fmt.Sprintf("copier:%v:7001", b.Addr("c2")), "--seconds", "0.1").Run()
 	})
 	_ = listener.Process.Kill()
 	_ = listener.Wait()

@@ -192,7 +192,7 @@ func startLoad(b *scontest.Bed) *load {
 	program := buildLoad(b.T)
 	l := &load{b: b}
 	b.T.Cleanup(l.stop)
-	l.start("c2", program, "listen", "pipe:0.0.0.0:7000")
+	l.start("c2", program, "listen", "copier:0.0.0.0:7000")
 	scontest.Eventually(b.T, "a process listens", func() error {
 		p, err := l.status()
 		if err == nil && (len(p.Names) == 0 || !p.Names[0].Listening) {
@@ -200,7 +200,7 @@ func startLoad(b *scontest.Bed) *load {
 		}
 		return err
 	})
-	l.start("c1", program, "connect", fmt.Sprintf("pipe:%v:7000", b.Addr("c2")))
+	l.start("c1", program, "connect", fmt.Sprintf("copier:%v:7000", b.Addr("c2")))
 	return l
 }
 
