@@ -61,6 +61,7 @@ table inet t {
 		{"a rule that is in use, and its element", inUse, "flush chain inet t f\nadd rule inet t f ip daddr 203.0.113.1 limit rate 5/second drop\ndelete element inet t addresses { 172.17.0.2 }", true},
 		{"a new rule, and another element of its set", table, "delete element inet t addresses { 10.0.1.2 }\nadd rule inet t f ip saddr @addresses drop", true},
 		{"a rule and the set that it looked into", table, "flush chain inet t f\ndelete set inet t addresses", true},
+		{"elements of a set that a rule looks into twice", "table inet t { set s { type ipv4_addr; elements = { 10.9.9.9 }; }; chain f { type filter hook forward priority 0; ip saddr @s ip daddr @s drop; }; }", "add element inet t s { 172.17.0.2, 198.51.100.7 }", true},
 		{"rules made anew in another order, whose sets change names", "table inet t { chain f { type filter hook forward priority 0; th dport { 80, 50739 } drop; ip daddr . th dport { 198.51.100.7 . 1-80 } drop; }; }", "flush chain inet t f\nadd rule inet t f ip daddr . th dport { 198.51.100.7 . 1-80 } drop\ninsert rule inet t f th dport { 80, 50739 } drop", false},
 		{"rules made anew in another order, and one of their sets", "table inet t { chain f { type filter hook forward priority 0; th dport { 80, 50739 } drop; ip daddr . th dport { 198.51.100.7 . 1-80 } drop; }; }", "flush chain inet t f\nadd rule inet t f ip daddr . th dport { 198.51.100.7 . 1-80 } drop\ninsert rule inet t f th dport { 80, 443 } drop", true},
 		{"a rule about others", table, "add rule inet t f ip daddr 203.0.113.2 drop", false},

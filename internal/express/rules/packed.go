@@ -219,7 +219,9 @@ func (t *table) digest(expressions iter.Seq[nftExpr], refers *names) uint64 {
 			h.Write(e.plain())
 			continue
 		}
-		refers.sets = append(refers.sets, s.name)
+		if !slices.Contains(refers.sets, s.name) { // a rule may look into one twice
+			refers.sets = append(refers.sets, s.name)
+		}
 		if s.flags&unix.NFT_SET_ANONYMOUS == 0 {
 			h.Write(e.plain())
 			continue

@@ -357,12 +357,12 @@ func (c *chain) count(r *rule, by int) {
 // countLooker notes that a rule looks into a set, or is gone.
 func (t *table) countLooker(name string, r *rule, by int) {
 	all := t.lookers[name]
-	switch i := slices.Index(all, r); {
+	switch {
 	case by > 0:
 		t.lookers[name] = append(all, r)
 	case len(all) > 1:
 		last := len(all) - 1
-		all[i], all[last] = all[last], nil
+		all[slices.Index(all, r)], all[last] = all[last], nil
 		t.lookers[name] = all[:last]
 	default:
 		delete(t.lookers, name)
