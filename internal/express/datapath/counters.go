@@ -320,9 +320,8 @@ const maxIfindex = 1<<(32-SideShift) - 1
 // ReadEvents waits for the next event, and returns it with those behind it that are there
 // already, at most so many. It returns ringbuf.ErrClosed after Close.
 func (d *Datapath) ReadEvents(most int) (events []Event, err error) {
-	for len(events) == 0 || len(events) < most && d.events.AvailableBytes() > 0 {
-		var record ringbuf.Record
-		if err := d.events.ReadInto(&record); err != nil {
+	for record := new(ringbuf.Record); len(events) == 0 || len(events) < most && record.Remaining > 0; {
+		if err := d.events.ReadInto(record); err != nil {
 			return nil, err
 		}
 		e, err := parseEvent(record.RawSample)
