@@ -3,7 +3,8 @@
 // Each lane has its own mount namespace, runs its packages one after the other, and
 // prints whole lines.
 //
-//	lanes ARG...      all packages of all modules
+//	lanes ARG... ./...      all packages of all modules
+//	lanes ARG... PACKAGE    one package, as gotestsum reruns tests: one lane
 package main
 
 import (
@@ -47,6 +48,11 @@ func main() {
 }
 
 func run(args []string) error {
+	all := slices.Index(args, "./...")
+	if all < 0 {
+		pkg := args[len(args)-1]
+		return (&output{}).lane(args[:len(args)-1], []work{{moduleOf(pkg), []string{pkg}}})
+	}
 	var lanes [2][]work
 	for _, module := range modules {
 		list, err := exec.Command("go", "list", "-C", module, "./...").Output()
@@ -67,6 +73,7 @@ func run(args []string) error {
 			}
 		}
 	}
+	args = slices.Delete(slices.Clone(args), all, all+1)
 	var out output
 	var errs [len(lanes)]error
 	var running sync.WaitGroup
@@ -80,6 +87,16 @@ func run(args []string) error {
 		}
 	}
 	return nil
+}
+
+// moduleOf returns the module that a package is in.
+func moduleOf(pkg string) string {
+	for _, module := range modules {
+		if strings.Contains(pkg, "/scon/"+module+"/") {
+			return module
+		}
+	}
+	return "."
 }
 
 // output is the standard output of all lanes.
