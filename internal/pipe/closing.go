@@ -106,27 +106,29 @@ func (b *Broker) closeSession(o quota.Owner, conn *net.UnixConn) {
 }
 
 // isClean shuts a session's socket down, reads what is unread, and reports whether there were no
-// files.
+// files. With SO_PASSCRED the sender's identity comes with each packet, also with one of no bytes,
+// but not with the end of the stream (net/unix/af_unix.c, unix_dgram_recvmsg). There is room for
+// it alone, and it comes before the files (net/core/scm.c, scm_recv).
 func isClean(conn *net.UnixConn) (clean bool) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return false
 	}
 	err = raw.Control(func(fd uintptr) {
-		if unix.Shutdown(int(fd), unix.SHUT_RDWR) != nil {
+		if unix.Shutdown(int(fd), unix.SHUT_RDWR) != nil || unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) != nil {
 			return
 		}
-		buf := make([]byte, 1)
+		buf, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(unix.SizeofUcred))
 		for {
 			// A peek closes copies only.
-			n, _, flags, _, err := unix.Recvmsg(int(fd), buf, nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			_, oobn, flags, _, err := unix.Recvmsg(int(fd), buf, oob, unix.MSG_PEEK|unix.MSG_DONTWAIT)
 			switch {
 			case errors.Is(err, unix.EINTR):
 				continue
 			case err != nil || flags&unix.MSG_CTRUNC != 0:
 				return
-			case n == 0 && flags&unix.MSG_TRUNC == 0:
-				clean = true // the end: a packet has bytes
+			case oobn == 0:
+				clean = true // the end
 				return
 			}
 			_, _ = unix.Read(int(fd), buf)

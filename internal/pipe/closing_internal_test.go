@@ -2,6 +2,8 @@ package pipe
 
 import (
 	"errors"
+	"net"
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -37,5 +39,61 @@ func TestHungIsPerContainer(t *testing.T) {
 	}
 	if len(h.of) != 0 {
 		t.Errorf("left: %v", h.of)
+	}
+}
+
+// packet is one that a client leaves unread.
+type packet struct {
+	bytes int
+	files []int
+}
+
+// unread returns the broker's end of a session's socket, in which packets are unread.
+func unread(t *testing.T, packets []packet) *net.UnixConn {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pair[0])
+	file := os.NewFile(uintptr(pair[1]), "session")
+	defer file.Close()
+	for _, p := range packets {
+		var oob []byte
+		if len(p.files) > 0 {
+			oob = unix.UnixRights(p.files...)
+		}
+		if err := unix.Sendmsg(pair[0], make([]byte, p.bytes), oob, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := net.FileConn(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn.(*net.UnixConn)
+}
+
+// A socket in which files are unread is not closed at once, whatever packets are before them,
+// also some of no bytes; one with other packets is.
+func TestIsClean(t *testing.T) {
+	t.Parallel()
+	files := []int{int(os.Stdin.Fd()), int(os.Stdin.Fd())}
+	for what, c := range map[string]struct {
+		packets []packet
+		clean   bool
+	}{
+		"nothing":                      {nil, true},
+		"bytes":                        {[]packet{{bytes: 64}, {bytes: 1}}, true},
+		"no bytes":                     {[]packet{{}, {}}, true},
+		"a file":                       {[]packet{{bytes: 1, files: files[:1]}}, false},
+		"two files":                    {[]packet{{bytes: 1, files: files}}, false},
+		"bytes, then a file":           {[]packet{{bytes: 64}, {bytes: 1, files: files[:1]}}, false},
+		"no bytes, twice, then a file": {[]packet{{}, {}, {bytes: 1, files: files[:1]}}, false},
+	} {
+		if got := isClean(unread(t, c.packets)); got != c.clean {
+			t.Errorf("%s: %v, want %v", what, got, c.clean)
+		}
 	}
 }
