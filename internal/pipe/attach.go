@@ -117,7 +117,7 @@ func (s *session) attach(fd int) (answer reply, err error) {
 	}
 	a.alert = pair[1]
 	s.attachments[a.id] = a
-	return reply{ID: a.id, files: []int{pair[0]}, taken: func() { unix.Close(pair[0]) }}, nil
+	return reply{ID: a.id, files: []int{pair[0]}, taken: func() error { return unix.Close(pair[0]) }}, nil
 }
 
 // ownSocket returns the cookie of a socket of the session's own network namespace.

@@ -152,13 +152,13 @@ func (s *session) hangUp() {
 	}
 }
 
-// closePassed closes the file of a request. If that hangs, the session is to end.
-func (s *session) closePassed(file int) error {
+// closeInTime does so, and waits for it. An error is that it hangs: the session is to end.
+func (s *session) closeInTime(closeFile func() error) error {
 	select {
-	case <-s.closeLater(func() error { return unix.Close(file) }):
+	case <-s.closeLater(closeFile):
 		return nil
 	case <-time.After(callPatience):
-		return fmt.Errorf("close a file that the process has passed: %w", unix.ETIMEDOUT)
+		return fmt.Errorf("close a file of a request or a reply: %w", unix.ETIMEDOUT)
 	}
 }
 

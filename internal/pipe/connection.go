@@ -201,7 +201,7 @@ func (c *connection) join(s *session, n *name) (answer reply, err error) {
 		return reply{}, err
 	}
 	if err := n.enqueue(c.ends[1]); err != nil {
-		answer.taken()
+		closeAll(answer.files) // of which the connection has others
 		b.counts.Refused["backlog"]++
 		return reply{}, err
 	}

@@ -42,6 +42,27 @@ func (b *Broker) FillCrossings() (free func()) {
 	}
 }
 
+// FillCloses takes all places of closes that the containers with sessions may have, until free is
+// called: their closes wait.
+func (b *Broker) FillCloses() (free func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var taken []quota.Owner
+	for s := range b.sessions {
+		for b.closes.Enter(s.owner, time.Now()) {
+			taken = append(taken, s.owner)
+		}
+	}
+	return func() {
+		for _, o := range taken {
+			b.closes.Leave(o)
+		}
+	}
+}
+
+// Files returns how many files are charged to containers.
+func (b *Broker) Files() int64 { return b.ledger.Used(quota.Files) }
+
 // AllAged has all connections prove themselves as if their last proofs were old.
 func (b *Broker) AllAged() { b.refresh(time.Now().Add(attachedAge)) }
 

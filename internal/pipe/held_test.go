@@ -186,3 +186,27 @@ func TestHeldDoorbell(t *testing.T) {
 		})
 	}
 }
+
+// While closes of a container's files wait, the broker has open the files of one reply to a
+// session of it: there is no next one, and the session ends.
+func TestReplyAwaitsClose(t *testing.T) {
+	t.Parallel()
+	b, socket := serve(t, nil)
+	a := greeted(t, socket)
+	name := a.must(message{op: opBind, engines: 1 << pipe.Unix, name: loopback})
+	a.ask(message{op: opWake}) // before the answer, the bind's file is closed
+	free := b.FillCloses()
+	replies := 0
+	for ; replies < 100; replies++ {
+		if got := a.ask(message{op: opListen, id: name.id, arg: 4}); got.ended {
+			break
+		} else if got.errno != 0 {
+			t.Fatal(got.errno)
+		}
+	}
+	if replies != 1 {
+		t.Errorf("%d replies, want 1", replies)
+	}
+	free()
+	eventually(t, "all files are closed", func() bool { return b.Files() == 0 })
+}

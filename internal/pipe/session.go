@@ -229,7 +229,7 @@ func (s *session) answer() error {
 		}
 		if file >= 0 {
 			// Before the next request: a session has one such file at a time.
-			err = errors.Join(err, s.closePassed(file))
+			err = errors.Join(err, s.closeInTime(func() error { return unix.Close(file) }))
 		}
 		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || err == nil && n == 0 {
 			return nil
@@ -255,21 +255,21 @@ func (s *session) reply(packet []byte, file int, greeted *bool) error {
 }
 
 func (s *session) send(r reply) error {
-	if err := s.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-		return err
-	}
-	var oob []byte
-	if len(r.files) > 0 {
-		oob = unix.UnixRights(r.files...)
-	}
-	_, _, err := s.conn.WriteMsgUnix(r.encode(), oob, nil)
-	if r.taken != nil {
-		r.taken()
+	err := s.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	if err == nil {
+		var oob []byte
+		if len(r.files) > 0 {
+			oob = unix.UnixRights(r.files...)
+		}
+		_, _, err = s.conn.WriteMsgUnix(r.encode(), oob, nil)
 	}
 	if err != nil {
-		return fmt.Errorf("send a reply: %w", err)
+		err = fmt.Errorf("send a reply: %w", err)
 	}
-	return nil
+	if r.taken != nil {
+		err = errors.Join(err, r.taken())
+	}
+	return err
 }
 
 // do executes a request. It replies to an error with its errno.
@@ -369,8 +369,10 @@ func (s *session) keep(r *reply, err error) error {
 		own = append(own, dup)
 	}
 	r.files = own
-	r.taken = func() { // one may be a doorbell whose connection has ended
-		s.closeLater(func() error {
+	// One may be a doorbell whose connection has ended. Before the next request: a session has
+	// the files of one reply at a time.
+	r.taken = func() error {
+		return s.closeInTime(func() error {
 			closeAll(own)
 			return nil
 		})

@@ -261,5 +261,5 @@ func (s *session) netnsFile() (answer reply, err error) {
 	if err != nil {
 		return answer, fmt.Errorf("open a socket's network namespace: %w", err)
 	}
-	return reply{files: []int{ns}, taken: func() { unix.Close(ns) }}, nil
+	return reply{files: []int{ns}, taken: func() error { return unix.Close(ns) }}, nil
 }

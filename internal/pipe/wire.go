@@ -34,9 +34,9 @@ type reply struct {
 	Generation uint32
 	Peer       netip.AddrPort
 	Local      netip.AddrPort
-	Size       uint64 // of the ring that is passed with it, bytes
-	files      []int  // passed with it; still open afterwards
-	taken      func() // called after the files are sent, if not nil
+	Size       uint64       // of the ring that is passed with it, bytes
+	files      []int        // passed with it; still open afterwards
+	taken      func() error // called after the files are sent, if not nil; an error ends the session
 }
 
 var errMessage = errors.New("not a request of the pipe's protocol")
