@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,20 +28,31 @@ func build(t *testing.T, arch, name string) string {
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
-	args := []string{"build", "-o", path, "./cmd/" + name}
+	command, pkg := []string{"build"}, "cmd/"+name
 	if name == "scon-lab" {
-		args = append([]string{"-C", "lab"}, args...)
+		pkg = "lab/cmd/scon-lab"
 	}
-	if pkg, ok := testedBy(name); ok {
-		args = []string{"test", "-c", "-vet=off", "-o", path, pkg}
+	if tested, ok := testedBy(name); ok {
+		command, pkg = []string{"test", "-c", "-vet=off"}, tested
 	}
-	cmd := exec.Command("go", args...)
+	module, pkg := inModule(pkg)
+	cmd := exec.Command("go", slices.Concat([]string{"-C", module}, command, []string{"-o", path, pkg})...)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0", "GOFLAGS=-ldflags=-s")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build for the guest: %v: %s", err, out)
 	}
 	return path
+}
+
+// inModule returns which of the repository's modules a package is of, and its path in it.
+func inModule(pkg string) (module, path string) {
+	for _, module := range []string{"lab", "test"} {
+		if path, ok := strings.CutPrefix(pkg, module+"/"); ok {
+			return module, "./" + path
+		}
+	}
+	return ".", "./" + pkg
 }
 
 // programs builds scon and scon-lab and returns the files of a guest.

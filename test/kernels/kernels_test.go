@@ -9,7 +9,7 @@ import (
 
 var full = flag.Bool("full", false, "run all tests that depend on the kernel, on every kernel")
 
-// root is the root of the module.
+// root is the root of the repository.
 const root = "../.."
 
 func TestMain(m *testing.M) {

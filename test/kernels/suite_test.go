@@ -97,7 +97,7 @@ func testedBy(binary string) (pkg string, ok bool) {
 	for _, s := range suites {
 		for _, p := range s.packages {
 			if binaryOf(p) == binary {
-				return "./" + p, true
+				return p, true
 			}
 		}
 	}
@@ -120,6 +120,24 @@ func TestTests(t *testing.T) {
 				t.Parallel() // a guest uses one CPU of this machine; its clock does not advance while others run
 				g.test(t, s)
 			})
+		}
+	}
+}
+
+// The packages of all suites exist, each in its module.
+func TestSuitesNameExistingPackages(t *testing.T) {
+	all := make(map[string][]string)
+	for _, s := range suites {
+		for _, pkg := range s.packages {
+			module, path := inModule(pkg)
+			all[module] = append(all[module], path)
+		}
+	}
+	for module, paths := range all {
+		cmd := exec.Command("go", append([]string{"-C", module, "list"}, paths...)...)
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("module %s lacks packages of suites: %v: %s", module, err, out)
 		}
 	}
 }
