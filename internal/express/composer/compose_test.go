@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,7 +19,10 @@ import (
 )
 
 // onePort is a machine with one container, where no rule matters.
-type onePort struct{ port discover.Port }
+type onePort struct {
+	port  discover.Port
+	asked func() // called when conntrack has been asked about a candidate; may be nil
+}
 
 func (o *onePort) Port(ifindex int) *discover.Port {
 	if ifindex != o.port.Index {
@@ -28,6 +32,9 @@ func (o *onePort) Port(ifindex int) *discover.Port {
 }
 
 func (o *onePort) Inside(*discover.Port) []rules.Device {
+	if o.asked != nil {
+		o.asked()
+	}
 	return []rules.Device{{Name: "br0", Index: 2}}
 }
 func (o *onePort) Outside() []rules.Device                   { return []rules.Device{{Name: "eth0", Index: 4}} }
@@ -58,7 +65,7 @@ func newComposing(t testing.TB, connections int) *composing {
 	nstest.Run(t, ns, `
 		iptables -A INPUT -p tcp -m conntrack --ctstate INVALID`)
 	c := new(composing)
-	port := &onePort{discover.Port{Index: 3, Name: "veth0", Bridge: discover.Bridge{Index: 2, Name: "br0"}}}
+	port := &onePort{port: discover.Port{Index: 3, Name: "veth0", Bridge: discover.Bridge{Index: 2, Name: "br0"}}}
 	nstest.Do(t, ns, func() {
 		var err error
 		if c.ct, err = conntrack.Open(); err != nil {
@@ -129,10 +136,7 @@ func TestNoLeaseUntilLiberal(t *testing.T) {
 		}
 		return leases, conn.Liberal()
 	}
-	answer := c.ct.GetAll([]conntrack.Tuple{k.Tuple})[0]
-	if why := c.compose(c.ports.Port(k.Port), k.Tuple, answer, now); why != "" {
-		t.Fatal(why.Text())
-	}
+	c.place(t, k, now)
 	if leases, liberal := look(); leases != 0 || liberal {
 		t.Errorf("before: %d leases, liberal %v", leases, liberal)
 	}
@@ -142,20 +146,56 @@ func TestNoLeaseUntilLiberal(t *testing.T) {
 	}
 }
 
-// A connection that leaves conntrack while it is composed has no Conentry afterwards.
-func TestGoneWhileComposed(t *testing.T) {
-	c := newComposing(t, 1)
-	k, now := c.all[0], time.Now()
+// place composes the candidate up to release.
+func (c *composing) place(t *testing.T, k Candidate, now time.Time) *contable.Conentry {
+	t.Helper()
 	answer := c.ct.GetAll([]conntrack.Tuple{k.Tuple})[0]
 	if why := c.compose(c.ports.Port(k.Port), k.Tuple, answer, now); why != "" {
 		t.Fatal(why.Text())
 	}
-	if err := c.ct.Delete(answer.Conn); err != nil {
-		t.Fatal(err)
+	return c.table.Lookup(k.Tuple)
+}
+
+// A connection that conntrack does not answer for while it is composed has no Conentry
+// afterwards, and is refused.
+func TestUnansweredWhileComposed(t *testing.T) {
+	for want, undo := range map[Refusal]func(*conntrack.Client, conntrack.Conn) error{
+		Untracked:      (*conntrack.Client).Delete,
+		ConntrackError: func(ct *conntrack.Client, _ conntrack.Conn) error { return ct.Close() },
+	} {
+		t.Run(string(want), func(t *testing.T) {
+			c := newComposing(t, 1)
+			conn, err := c.ct.Get(c.all[0].Tuple)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.ports.(*onePort).asked = sync.OnceFunc(func() {
+				if err := undo(c.ct, conn); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if composed := c.Candidates(c.all, time.Now()); len(composed) != 1 || c.table.Len() != 0 {
+				t.Errorf("%d were composed, and have %d Conentries", len(composed), c.table.Len())
+			}
+			of, _, _ := c.RefusedOf(c.all[0].Port)
+			if all := c.Refused(); len(all) != 1 || all[want] != 1 || of[want] != 1 {
+				t.Errorf("refused: %v, of the container: %v, want one as %s", all, of, want)
+			}
+		})
 	}
-	c.release(now)
-	if c.table.Len() != 0 {
-		t.Error("it has a Conentry")
+}
+
+// A Conentry that is retired while it is composed leaves conntrack as it is.
+func TestRetiredWhileComposed(t *testing.T) {
+	c := newComposing(t, 1)
+	k, now := c.all[0], time.Now()
+	e := c.place(t, k, now)
+	c.table.Retire(e, now)
+	if refused := c.release(now); len(refused) != 0 {
+		t.Errorf("refused: %v", refused)
+	}
+	if conn, err := c.ct.Get(k.Tuple); err != nil || conn.Liberal() {
+		t.Errorf("liberal %v, %v", conn.Liberal(), err)
 	}
 }
 

@@ -166,6 +166,7 @@ type question struct {
 	number int // among the candidates
 	at     *discover.Port
 	payers []*usage
+	placed *contable.Conentry // that awaits release, nil if there is none
 	why    Refusal
 }
 
@@ -193,7 +194,7 @@ func (c *Composer) Candidates(all []Candidate, now time.Time) (composed []int) {
 		tuples = append(tuples, k.Tuple)
 	}
 	for i, answer := range c.ct.GetAll(tuples) {
-		q, before := &asked[i], c.composed
+		q, before, waiting := &asked[i], c.composed, len(c.unconfirmed)
 		if entry := c.table.Lookup(tuples[i]); entry != nil {
 			q.why = c.join(entry, q.at, tuples[i], now)
 		} else {
@@ -202,9 +203,15 @@ func (c *Composer) Candidates(all []Candidate, now time.Time) (composed []int) {
 		if c.composed != before {
 			composed = append(composed, q.number)
 		}
+		if len(c.unconfirmed) > waiting {
+			q.placed = c.unconfirmed[waiting]
+		}
 	}
-	c.release(now)
+	refused := c.release(now)
 	for _, q := range asked {
+		if q.placed != nil {
+			q.why = refused[q.placed]
+		}
 		c.payers = append(c.payers[:0], q.payers...)
 		c.conclude(q, time.Since(began)/time.Duration(len(asked)))
 	}
@@ -272,21 +279,27 @@ func (c *Composer) placed(e *contable.Conentry) {
 // packet of them goes express. Before that, conntrack is made to accept TCP's packets
 // whatever their sequence numbers: those that it does not see must not make the others
 // INVALID. Only these connections, both directions; never the sysctl. A daemon that is
-// killed before leaves Conentries that do nothing.
-func (c *Composer) release(now time.Time) {
-	for i, answer := range c.ct.MakeLiberal(tuplesOf(c.unconfirmed)) {
-		e, conn := c.unconfirmed[i], answer.Conn
+// killed before leaves Conentries that do nothing. It returns those that conntrack refuses,
+// and why.
+func (c *Composer) release(now time.Time) map[*contable.Conentry]Refusal {
+	refused := make(map[*contable.Conentry]Refusal)
+	all := slices.DeleteFunc(c.unconfirmed, func(e *contable.Conentry) bool { return e.Gone })
+	for i, answer := range c.ct.MakeLiberal(tuplesOf(all)) {
+		e, fits := all[i], c.confirm(all[i], answer, now)
+		if fits && (e.Conn.Orig.Proto != protoTCP || answer.Conn.Liberal()) {
+			c.let(e, answer.Conn)
+			continue
+		}
+		c.table.Retire(e, now)
 		switch {
-		case !c.confirm(e, answer, now):
-			c.table.Retire(e, now)
-		case e.Conn.Orig.Proto == protoTCP && !conn.Liberal():
-			c.refuse(e.Port, ConntrackError)
-			c.table.Retire(e, now)
-		case !e.Gone:
-			c.let(e, conn)
+		case errors.Is(answer.Err, conntrack.ErrNotFound):
+			refused[e] = Untracked
+		case fits || answer.Err != nil:
+			refused[e] = ConntrackError
 		}
 	}
 	c.unconfirmed = c.unconfirmed[:0]
+	return refused
 }
 
 // confirmAll asks conntrack again about Conentries.
