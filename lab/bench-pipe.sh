@@ -3,7 +3,7 @@
 # lab/results/pipe.json. Results with all samples, and plots, go to bin/results/. Takes
 # some minutes on two idle CPUs. lab/docs/pipe-measuring.md says what is measured.
 #
-# Usage: scripts/bench-pipe.sh [EXPERIMENT...]      all, or some of
+# Usage: lab/bench-pipe.sh [EXPERIMENT...]      all, or some of
 #        engines apps
 set -eu
 

@@ -4,7 +4,7 @@
 # bin/results/. Takes about an hour on two idle CPUs. lab/docs/startup-measuring.md says
 # what is measured.
 #
-# Usage: scripts/bench-startup.sh [EXPERIMENT...]      all, or some of
+# Usage: lab/bench-startup.sh [EXPERIMENT...]      all, or some of
 #        tune modes hundred qos kinds log rate cri runsc microvm
 set -eu
 

@@ -11,7 +11,7 @@ import (
 
 // SavedPerPacket is what an express packet spares the softirqs: their time per packet of a
 // container without SCON less that with it, in the medians of softirq_ns_per_packet in
-// results/quick.json. Another machine's is another; "scon bench quick" counts it.
+// lab/results/quick.json. Another machine's is another; "scon bench quick" counts it.
 const SavedPerPacket = 2216 * time.Nanosecond
 
 // clockTick is the unit of /proc/stat: USER_HZ is 100 on all architectures.

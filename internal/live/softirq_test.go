@@ -37,6 +37,6 @@ func TestSavedPerPacket(t *testing.T) {
 		return quartiles[len(quartiles)/2]
 	}
 	if counted := median("container") - median("express"); math.Abs(counted-float64(SavedPerPacket)) > 0.5 {
-		t.Errorf("results/quick.json has %.1f ns, SavedPerPacket is %v", counted, SavedPerPacket)
+		t.Errorf("lab/results/quick.json has %.1f ns, SavedPerPacket is %v", counted, SavedPerPacket)
 	}
 }

@@ -37,7 +37,7 @@ type logCost struct {
 	AddPercent float64 `json:"add_percent"`
 }
 
-// The cost of the log of stages is measured; "scripts/bench-startup.sh log" records it.
+// The cost of the log of stages is measured; "lab/bench-startup.sh log" records it.
 func TestStageLogCost(t *testing.T) {
 	rounds := 2
 	if *costFile != "" {

@@ -35,7 +35,7 @@ func TestDocumentsShowResult(t *testing.T) {
 		}
 		for _, want := range texts {
 			if !strings.Contains(string(text), want) {
-				t.Errorf("%s lacks what \"scon bench show results/app.json app\" prints: %s", document, want)
+				t.Errorf("%s lacks what \"scon bench show lab/results/app.json app\" prints: %s", document, want)
 			}
 		}
 	}

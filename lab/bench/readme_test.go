@@ -13,16 +13,16 @@ func TestDocumentsShowResults(t *testing.T) {
 		document, file string
 		results        []string
 	}{
-		{"docs/figures.md", "quick", []string{"quick"}},
-		{"docs/figures.md", "short", []string{"short"}},
-		{"docs/figures.md", "cost", []string{"cost-6.12", "cost-newest"}},
-		{"docs/measuring.md", "churn", []string{"churn-20000"}},
-		{"docs/measuring.md", "cpus", []string{"cpus"}},
-		{"docs/measuring.md", "connections", []string{"connections"}},
-		{"docs/measuring.md", "quick", []string{"quick-vxlan", "quick-tracked"}},
-		{"docs/measuring.md", "cost", []string{"cost-vlan-6.12", "cost-netkit-6.12", "cost6-netkit-6.12", "cost-tracked-6.12", "cost-host-6.12"}},
+		{"lab/docs/figures.md", "quick", []string{"quick"}},
+		{"lab/docs/figures.md", "short", []string{"short"}},
+		{"lab/docs/figures.md", "cost", []string{"cost-6.12", "cost-newest"}},
+		{"lab/docs/measuring.md", "churn", []string{"churn-20000"}},
+		{"lab/docs/measuring.md", "cpus", []string{"cpus"}},
+		{"lab/docs/measuring.md", "connections", []string{"connections"}},
+		{"lab/docs/measuring.md", "quick", []string{"quick-vxlan", "quick-tracked"}},
+		{"lab/docs/measuring.md", "cost", []string{"cost-vlan-6.12", "cost-netkit-6.12", "cost6-netkit-6.12", "cost-tracked-6.12", "cost-host-6.12"}},
 	} {
-		text, err := os.ReadFile("../" + c.document)
+		text, err := os.ReadFile("../../" + c.document)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestDocumentsShowResults(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !strings.Contains(string(text), table.String()) {
-				t.Errorf("%s lacks what \"scon bench show results/%s.json %s\" prints:\n%s", c.document, c.file, name, &table)
+				t.Errorf("%s lacks what \"scon bench show lab/results/%s.json %s\" prints:\n%s", c.document, c.file, name, &table)
 			}
 		}
 	}

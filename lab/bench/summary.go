@@ -51,7 +51,7 @@ func (r *Result) MeasuredModes() []string {
 	return modes
 }
 
-// Summaries holds summaries of results by name. Each file of results/ has those of
+// Summaries holds summaries of results by name. Each file of lab/results/ has those of
 // one kind.
 type Summaries map[string]json.RawMessage
 

@@ -94,6 +94,6 @@ func TestCommittedResultsAreSummaries(t *testing.T) {
 		t.Fatal(err)
 	}
 	if files > mostFiles || bytes > mostBytes {
-		t.Errorf("results/ has %d files of %d bytes, want at most %d of %d: scon bench summary", files, bytes, mostFiles, mostBytes)
+		t.Errorf("lab/results/ has %d files of %d bytes, want at most %d of %d: scon bench summary", files, bytes, mostFiles, mostBytes)
 	}
 }

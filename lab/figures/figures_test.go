@@ -217,7 +217,7 @@ func TestCommittedReportIsDrawnFromResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(report.String(), string(committed)); diff != "" {
-		t.Errorf("results/figures.md is not what \"scon bench figures --draw\" writes:\n%s", diff)
+		t.Errorf("lab/results/figures.md is not what \"scon bench figures --draw --dir lab/results\" writes:\n%s", diff)
 	}
 }
 

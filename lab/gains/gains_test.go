@@ -51,7 +51,7 @@ func TestCommitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(committed) != picture {
-		t.Error(`docs/gains.svg is not of the committed results: "bin/scon bench gains docs/gains.svg" draws it`)
+		t.Error(`docs/gains.svg is not of the committed results: "bin/scon bench gains --results lab/results docs/gains.svg" draws it`)
 	}
 	d := xml.NewDecoder(strings.NewReader(picture))
 	for err == nil {

@@ -31,6 +31,6 @@ func TestCommittedReportIsDrawnFromSummaries(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(drawn), string(committed)); diff != "" {
-		t.Errorf("results/latency.md is not what \"scon latency figures --draw\" writes:\n%s", diff)
+		t.Errorf("lab/results/latency.md is not what \"scon latency figures --draw --dir lab/results\" writes:\n%s", diff)
 	}
 }

@@ -92,7 +92,7 @@ func TestPictureShowsTheResult(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(picture) != p.SVG() {
-		t.Error("docs/packet-way.svg differs from what \"scon profile show results/profile.json --svg docs/packet-way.svg\" draws")
+		t.Error("docs/packet-way.svg differs from what \"scon profile show lab/results/profile.json --svg docs/packet-way.svg\" draws")
 	}
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {

@@ -336,7 +336,7 @@ func TestDocumentShowsTheResult(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(document), table.String()) {
-		t.Errorf("docs/measuring.md lacks what \"scon profile show results/profile.json\" prints:\n%s", &table)
+		t.Errorf("lab/docs/measuring.md lacks what \"scon profile show lab/results/profile.json\" prints:\n%s", &table)
 	}
 }
 
