@@ -47,6 +47,7 @@ func (g *grower) check(now time.Time) {
 			grow(g, page, g.dp.AddOuters, g.table.AddOuters)
 			return
 		}
+		g.err = nil // the connections that it was too small for have ended
 	}
 	if page, taken := g.table.TakeSurplus(); taken {
 		g.run(func() func() {
