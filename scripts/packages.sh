@@ -140,6 +140,8 @@ say SBOM CycloneDX
 for program in scon scon-lab; do
 	"$work/cyclonedx-gomod" bin -json -licenses -std -noserial -notimestamp -version "$VERSION" \
 		-output "$out/$program-$VERSION.cdx.json" "$work/amd64/bin/$program" 2>"$work/log" || { cat "$work/log" >&2 && exit 1; }
+	# The modules of this repository are dependencies by their folders.
+	sed -E -i "s,\.\./(test)?([@\"]),github.com/scon-project/scon/\1\2,; s,scon/([@\"]),scon\1,; s,\(devel\),$VERSION," "$out/$program-$VERSION.cdx.json"
 done
 (cd "$out" && sha256sum -- *.deb *.rpm *.tar.gz *.cdx.json >SHA256SUMS)
 say WROTE "$out, $(find "$out" -type f | wc -l) files"

@@ -140,6 +140,19 @@ func TestPackages(t *testing.T) {
 			t.Errorf("%v: %s", err, out)
 		}
 	})
+	t.Run("libraries", func(t *testing.T) {
+		for _, file := range glob(t, young, "*.cdx.json") {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, vague := range []string{"../", "(devel)"} {
+				if strings.Contains(string(text), vague) {
+					t.Errorf("%s names a library as %s", filepath.Base(file), vague)
+				}
+			}
+		}
+	})
 	t.Run("lintian", func(t *testing.T) {
 		args := append([]string{"--allow-root", "--fail-on=error,warning"}, glob(t, young, "*.deb")...)
 		if out, err := exec.Command("lintian", args...).CombinedOutput(); err != nil {
