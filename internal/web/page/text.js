@@ -1,4 +1,4 @@
-/* Numbers and names as people read them. Numbers have the form of internal/units. */
+/* Numbers and names as people read them. Numbers have the form of internal/numbers. */
 
 const decimal = (n) => (n < 99.95 ? n.toFixed(1) : n.toFixed(0));
 function scaled(n) {
