@@ -105,7 +105,7 @@ func (p *Process) end() {
 	}
 	if p.t.Failed() {
 		words, _ := os.ReadFile(p.log)
-		p.t.Logf("log of process %d:\n%s", p.Cmd.Process.Pid, words[max(0, len(words)-8<<10):])
+		p.t.Logf("log of process %d:\n%s", p.Cmd.Process.Pid, words[max(0, len(words)-64<<10):])
 	}
 }
 
@@ -115,11 +115,28 @@ func (p *Process) Wait() error {
 	select {
 	case <-p.ended:
 	case <-after(cmp.Or(p.Patience, Patience)):
-		p.t.Errorf("process %d does not exit", p.Cmd.Process.Pid)
-		_ = p.Cmd.Process.Kill()
-		<-p.ended
+		p.t.Errorf("process %d does not exit; its threads wait in %s", p.Cmd.Process.Pid, p.waits())
+		_ = p.Signal(syscall.SIGQUIT) // its goroutines go to the log
+		select {
+		case <-p.ended:
+		case <-after(Patience):
+			_ = p.Cmd.Process.Kill()
+			<-p.ended
+		}
 	}
 	return p.err
+}
+
+// waits lists the functions of the kernel in which the threads of the process wait.
+func (p *Process) waits() string {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", p.Cmd.Process.Pid)) // the pattern is valid
+	var all []string
+	for _, f := range files {
+		if function, err := os.ReadFile(f); err == nil { // else it has ended
+			all = append(all, string(function))
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 func (p *Process) killed() bool {
