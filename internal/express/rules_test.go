@@ -133,7 +133,11 @@ func TestPerPacketRuleIsTheReason(t *testing.T) {
 			rule := fmt.Sprintf("-p %s --dport %d -m limit --limit 10000/sec", proto, scontest.PortOf(c.Server.LocalAddr()))
 			b.Sh(lab.Device, "iptables-nft -I DOCKER-USER "+rule+" -j ACCEPT")
 			scontest.Eventually(t, "it is judged", func() error {
+				before, _ := b.Container(1)
 				c.MustPing(16)
+				if after, _ := b.Container(1); after.Reasons["per_packet_rule"] == before.Reasons["per_packet_rule"] {
+					return fmt.Errorf("the Conentry before is still closed: %v", after.Reasons)
+				}
 				return explained(b, "was kept regular by ip filter DOCKER-USER handle")
 			})
 			before, _ := b.Container(1)
