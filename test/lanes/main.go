@@ -3,8 +3,8 @@
 // Each lane has its own mount namespace, runs its packages one after the other, and
 // prints whole lines.
 //
-//	lanes ARG... ./...      all packages of all modules
-//	lanes ARG... PACKAGE    one package, as gotestsum reruns tests: one lane
+//	lanes ARG... ./...              all packages of all modules
+//	lanes ARG... ./... PACKAGE      one package, as gotestsum reruns tests: one lane
 package main
 
 import (
@@ -48,9 +48,10 @@ func main() {
 }
 
 func run(args []string) error {
-	all := slices.Index(args, "./...")
-	if all < 0 {
-		pkg := args[len(args)-1]
+	const all = "./..."
+	last := len(args) - 1
+	args, pkg := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == all }), args[last]
+	if pkg != all {
 		return (&output{}).lane(args[:len(args)-1], []work{{moduleOf(pkg), []string{pkg}}})
 	}
 	var lanes [2][]work
@@ -73,7 +74,6 @@ func run(args []string) error {
 			}
 		}
 	}
-	args = slices.Delete(slices.Clone(args), all, all+1)
 	var out output
 	var errs [len(lanes)]error
 	var running sync.WaitGroup
