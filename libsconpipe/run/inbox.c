@@ -55,6 +55,14 @@ ssize_t inbox_avail(struct channel *ch)
 	return head - s->pos;
 }
 
+size_t inbox_pending(struct channel *ch)
+{
+	if (inbox_avail(ch) <= 0)
+		return 0;
+	return atomic_load_explicit(&channel_peer(ch)->head, memory_order_acquire) -
+	       ch->s->pos;
+}
+
 void inbox_release(struct channel *ch, size_t n, bool waits)
 {
 	struct shared *s = ch->s;

@@ -28,8 +28,10 @@ struct want {
 int inbox_begin(struct channel *ch);
 /* inbox_switches says whether the peer sends to another ring than this end reads. */
 bool inbox_switches(struct channel *ch);
-/* inbox_avail returns how many bytes can be read, or -errno. */
+/* inbox_avail returns how many bytes can be read at once, or -errno. */
 ssize_t inbox_avail(struct channel *ch);
+/* inbox_pending returns how many bytes there are, those of the next ring included. */
+size_t inbox_pending(struct channel *ch);
 /* inbox_copy copies the next n bytes to the buffers, from offset at on. */
 void inbox_copy(struct channel *ch, const struct want *w, size_t at, size_t n);
 /* inbox_release returns the room of n bytes to the sender. It rings the doorbell of a

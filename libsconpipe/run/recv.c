@@ -537,18 +537,20 @@ static int token_among(struct channel *ch, int fd, int n)
 	return n < (int)sizeof(s->token) ? n : (int)sizeof(s->token);
 }
 
+/* Users of EPOLLET wait for an edge once they have read what FIONREAD has told: bytes
+ * that are there and not counted would have none. */
 size_t recv_pending(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;
-	ssize_t ring = 0;
+	size_t ring = 0;
 	int tcp = 0;
 
 	shared_lock(s, &s->rx_lock);
 	if (s->rx_path != PATH_TCP_AGAIN && !inbox_begin(ch) && s->tcp_known)
-		ring = inbox_avail(ch);
+		ring = inbox_pending(ch);
 	pthread_mutex_unlock(&s->rx_lock);
 	if (real()->ioctl(fd, FIONREAD, &tcp) < 0)
 		tcp = 0;
 	tcp -= token_among(ch, fd, tcp);
-	return (ring > 0 ? ring : 0) + (tcp > 0 ? tcp : 0);
+	return ring + (tcp > 0 ? tcp : 0);
 }

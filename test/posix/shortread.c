@@ -2,7 +2,10 @@
 /* Receivers with EPOLLET that stop at a short read or by FIONREAD, as nginx does. */
 #include "posix.h"
 
-#define CONNECTIONS 20
+#define CONNECTIONS 22
+/* The last ones give the sender time to fill what it can between two reads. */
+#define SLOW 2
+#define SLOW_US 3000
 #define BYTES 20000000
 #define PATIENCE_MS 5000
 
@@ -25,7 +28,7 @@ static void *send_pieces(void *descriptor)
 }
 
 /* read_available reads until a short read or FIONREAD says that no bytes are left. */
-static size_t read_available(int fd, size_t size)
+static size_t read_available(int fd, size_t size, bool slow)
 {
 	static char buf[70000];
 	int left = -1;
@@ -39,6 +42,8 @@ static size_t read_available(int fd, size_t size)
 		got += n;
 		if ((size_t)n < size)
 			break;
+		if (slow)
+			usleep(SLOW_US);
 		if (left < 0)
 			need(ioctl(fd, FIONREAD, &left) == 0, "FIONREAD");
 		else if ((left -= n) < 0)
@@ -54,7 +59,8 @@ void case_shortread(void)
 
 	for (i = 0; i < CONNECTIONS; i++) {
 		struct pair p = cold_pair(-1);
-		size_t got = 0, size = 1000 + i * 3400;
+		bool slow = i >= CONNECTIONS - SLOW;
+		size_t got = 0, size = slow ? 65536 : 1000 + i * 3400;
 		pthread_t sender;
 
 		nonblock(p.b, true);
@@ -62,7 +68,7 @@ void case_shortread(void)
 		epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
 		need(!pthread_create(&sender, NULL, send_pieces, &p.a), "a thread");
 		while (got < BYTES && epoll_wait(set, &e, 1, PATIENCE_MS) == 1)
-			got += read_available(p.b, size);
+			got += read_available(p.b, size, slow);
 		need(got == BYTES, "all bytes");
 		pthread_join(sender, NULL);
 		close_pair(p);
