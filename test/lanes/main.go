@@ -48,11 +48,9 @@ func main() {
 }
 
 func run(args []string) error {
-	const all = "./..."
-	last := len(args) - 1
-	args, pkg := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == all }), args[last]
-	if pkg != all {
-		return (&output{}).lane(args[:len(args)-1], []work{{moduleOf(pkg), []string{pkg}}})
+	args, pkg := parse(args)
+	if pkg != "" {
+		return (&output{}).lane(args, []work{{moduleOf(pkg), []string{pkg}}})
 	}
 	var lanes [2][]work
 	for _, module := range modules {
@@ -87,6 +85,16 @@ func run(args []string) error {
 		}
 	}
 	return nil
+}
+
+// parse returns the arguments for "go test", and the package to test; "": all.
+func parse(args []string) (flags []string, pkg string) {
+	const all = "./..."
+	last := len(args) - 1
+	if args[last] != all {
+		args, pkg = args[:last], args[last]
+	}
+	return slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == all }), pkg
 }
 
 // moduleOf returns the module that a package is in.
