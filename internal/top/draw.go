@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	tea "charm.land/bubbletea/v2"
@@ -115,30 +116,43 @@ func (m *Model) tableLines() []string {
 	first := &m.first[m.table]
 	*first = max(0, min(*first, at, m.rows()-1))
 	*first = max(*first, at-room+1)
-	until := min(*first+room, m.rows())
-	width := m.width - len(mark)
-	var header string
-	var rows [][]string
-	switch m.table {
-	case containersTable:
-		header, rows = cli.Grid(containerColumns, m.shown.Containers[*first:until], width)
-	case connectionsTable:
-		header, rows = cli.Grid(connectionColumns, m.shown.Connections[*first:until], width)
-	default:
-		header, rows = cli.Grid(changeColumns, m.shown.Changes[*first:until], width)
+	header, rows := m.grid(*first, min(*first+room, m.rows()))
+	for *first < at && len(slices.Concat(rows[:at-*first+1]...)) > room { // rows of several lines
+		*first++
+		header, rows = m.grid(*first, min(*first+room, m.rows()))
 	}
 	all := []string{cli.Paint(cli.Head, m.cut(noMark+header))}
 	for i, row := range rows {
+		before := noMark
 		if *first+i == at {
-			all = append(all, reverse(m.cut(mark+ansi.Strip(row[0]))))
-		} else {
-			all = append(all, m.cut(noMark+row[0]))
+			before = mark
+		}
+		for _, line := range row {
+			if *first+i == at {
+				line = reverse(m.cut(before + ansi.Strip(line)))
+			} else {
+				line = m.cut(before + line)
+			}
+			all, before = append(all, line), noMark
 		}
 	}
 	if m.rows() == 0 {
 		all = append(all, "", m.cut(noMark+m.empty()))
 	}
 	return all
+}
+
+// grid lays some rows of the table out.
+func (m *Model) grid(first, until int) (header string, rows [][]string) {
+	width := m.width - len(mark)
+	switch m.table {
+	case containersTable:
+		return cli.Grid(containerColumns, m.shown.Containers[first:until], width)
+	case connectionsTable:
+		return cli.Grid(connectionColumns, m.shown.Connections[first:until], width)
+	default:
+		return cli.Grid(changeColumns, m.shown.Changes[first:until], width)
+	}
 }
 
 // mark stands before the selected row.

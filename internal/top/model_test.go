@@ -1,8 +1,10 @@
 package top
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 type daemon struct {
 	n          uint64
 	containers []string
+	addr       string // of each container; "": 172.17.0.2
 	err        error
 }
 
@@ -39,7 +42,7 @@ func (d *daemon) Flows(string) ([]api.Flow, error) {
 	for i, name := range d.containers {
 		flows = append(flows, api.Flow{
 			Container: name, Proto: "tcp", Path: "wire", State: "express", AgeMS: int64(1000 * d.n), LeaseBound: "lease_max in the configuration",
-			Orig:           api.Tuple{Src: "172.17.0.2", Sport: uint16(4000 + i), Dst: "10.0.0.1", Dport: 80},
+			Orig:           api.Tuple{Src: cmp.Or(d.addr, "172.17.0.2"), Sport: uint16(4000 + i), Dst: "10.0.0.1", Dport: 80},
 			ExpressPackets: [2]uint64{d.n * uint64(i+1), 0},
 		})
 	}
@@ -245,4 +248,26 @@ func TestNarrow(t *testing.T) {
 	b.want("web-frontend-1", "EXPRESS/s", "BYTES/s", "REGULAR/s", "SHARE", "WHY REGULAR", "no_entry")
 	b.press("tab")
 	b.want("172.17.0.2:4000->10.0.0.1:80", "web-frontend-1", "OUT/s", "BYTES/s", "wire")
+}
+
+// The longest connection is there at 80 columns, in two lines, and the cursor's row is on the
+// screen with both.
+func TestLongConnections(t *testing.T) {
+	b := newBed(t, "web-frontend-1", "b", "c", "d", "e", "f", "g", "h", "i", "j")
+	b.d.addr = "2001:db8:1111:2222:3333:4444:5555:6666"
+	b.look()
+	b.press("tab")
+	b.want("[2001:db8:1111:2222:3333:4444:5555:6666]:4009->", "  10.0.0.1:80\n", "BYTES/s", "!…")
+	for _, height := range []int{24, 11, 9} {
+		b.Update(tea.WindowSizeMsg{Width: 80, Height: height})
+		b.press("home")
+		for i := range b.d.containers {
+			lines := strings.Split(b.screen(), "\n")
+			at := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, mark) })
+			if at < 0 || !strings.Contains(lines[at], fmt.Sprintf("]:%d->", 4009-i)) || strings.TrimSpace(lines[at+1]) != "10.0.0.1:80" {
+				t.Fatalf("in %d lines: row %d is not there:\n%s", height, i, b.screen())
+			}
+			b.press("down")
+		}
+	}
 }

@@ -54,20 +54,22 @@ func whyRegular(c *live.Container) string {
 	return strings.Join(all, ", ")
 }
 
+// connectionColumns fit into 80 columns: the longest connections of IPv6 take two lines.
 var connectionColumns = []cli.Column[live.Connection]{
 	{Title: "CONTAINER", Least: 10, Text: func(c *live.Connection) string { return c.Container }},
-	{Title: "PROTO", Drop: 2, Text: func(c *live.Connection) string { return c.Proto }},
-	{Title: "CONNECTION", Least: 20, Text: func(c *live.Connection) string { return c.Orig.String() }},
-	{Title: "PEER", Least: 6, Drop: 4, Text: func(c *live.Connection) string { return c.Peer }},
-	{Title: "WAY", Drop: 1, Text: func(c *live.Connection) string { return c.Path }},
-	{Title: "STATE", Drop: 3, Text: func(c *live.Connection) string { return c.State }, Tone: func(c *live.Connection) cli.Tone { return cli.FlowTone(c.State) }},
-	{Title: "OUT/s", Right: true, Text: func(c *live.Connection) string { return numbers.Count(c.Express[0].Packets) }},
-	{Title: "BACK/s", Right: true, Text: func(c *live.Connection) string { return numbers.Count(c.Express[1].Packets) }},
+	{Title: "PROTO", Drop: 4, Text: func(c *live.Connection) string { return c.Proto }},
+	{Title: "CONNECTION", Wrap: true, Least: len("255.255.255.255:65535->255.255.255.255:65535"),
+		Text: func(c *live.Connection) string { return c.Orig.String() }},
+	{Title: "PEER", Least: 6, Drop: 6, Text: func(c *live.Connection) string { return c.Peer }},
+	{Title: "WAY", Drop: 3, Text: func(c *live.Connection) string { return c.Path }},
+	{Title: "STATE", Drop: 5, Text: func(c *live.Connection) string { return c.State }, Tone: func(c *live.Connection) cli.Tone { return cli.FlowTone(c.State) }},
+	{Title: "OUT/s", Right: true, Drop: 2, Text: func(c *live.Connection) string { return numbers.Count(c.Express[0].Packets) }},
+	{Title: "BACK/s", Right: true, Drop: 1, Text: func(c *live.Connection) string { return numbers.Count(c.Express[1].Packets) }},
 	{Title: "BYTES/s", Right: true, Text: func(c *live.Connection) string { return numbers.Bytes(c.Total().Bytes) }},
-	{Title: "REGULAR/s", Right: true, Drop: 5, Text: regularRate},
-	{Title: "AGE", Right: true, Drop: 7, Text: func(c *live.Connection) string { return numbers.Millis(c.AgeMS) }},
-	{Title: "IDLE", Right: true, Drop: 6, Text: func(c *live.Connection) string { return numbers.Millis(c.IdleMS) }},
-	{Title: "LEASE BY", Least: 10, Drop: 8, Text: func(c *live.Connection) string { return c.LeaseBound }},
+	{Title: "REGULAR/s", Right: true, Drop: 7, Text: regularRate},
+	{Title: "AGE", Right: true, Drop: 9, Text: func(c *live.Connection) string { return numbers.Millis(c.AgeMS) }},
+	{Title: "IDLE", Right: true, Drop: 8, Text: func(c *live.Connection) string { return numbers.Millis(c.IdleMS) }},
+	{Title: "LEASE BY", Least: 10, Drop: 10, Text: func(c *live.Connection) string { return c.LeaseBound }},
 }
 
 // regularRate is "-" where conntrack does not count.
