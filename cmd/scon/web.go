@@ -44,8 +44,7 @@ browser, 'ssh -L 9478:127.0.0.1:9478 HOST' brings the page to yours. The page on
 			case err != nil && !(errors.As(err, &none) && none.Status == api.ErrNoWeb.Status):
 				return err
 			case err == nil && !cmd.Flags().Changed("listen"):
-				fmt.Fprintln(t.stdout, w.Address)
-				openBrowser(w.Address)
+				t.showPage(w.Address)
 				return nil
 			}
 			return t.serveWeb(address)
@@ -71,9 +70,19 @@ func (t *tool) serveWeb(address string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	fmt.Fprintln(t.stdout, s.URL())
-	openBrowser(s.URL())
+	t.showPage(s.URL())
 	return s.Serve(ctx)
+}
+
+// showPage prints the page's address, and opens it on the desktop of a user. No browser opens
+// a unix socket.
+func (t *tool) showPage(address string) {
+	fmt.Fprintln(t.stdout, address)
+	if filepath.IsAbs(address) {
+		fmt.Fprintf(t.stderr, "scon: the page is at a unix socket, for a proxy (docs/web.md has an example); 'sudo scon web --listen %s' serves it for a browser\n", webAddress)
+		return
+	}
+	openBrowser(address)
 }
 
 // daemonPage returns what listens for the page of a daemon, nil if the settings have none.
@@ -98,7 +107,7 @@ func daemonPage(o service.Options) func(http.Handler, api.Reader) (service.Page,
 // address is in a file, as all users see the arguments of programs.
 func openBrowser(address string) {
 	dir := os.Getenv("XDG_RUNTIME_DIR")
-	if os.Geteuid() == 0 || dir == "" || filepath.IsAbs(address) || os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
+	if os.Geteuid() == 0 || dir == "" || os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
 		return
 	}
 	file := filepath.Join(dir, "scon-web.html")
