@@ -8,6 +8,8 @@ set -eu
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 image=${2:-localhost/scon}
 cd "$(dirname "$0")/.."
+# Git trusts no other user's sources, and root runs this for podman.
+export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0="$PWD"
 
 version=${VERSION:-$(scripts/version.sh)}
 tag=$(printf %s "$version" | tr -c 'A-Za-z0-9_.-' -) # tags have no ~ and no +
@@ -32,4 +34,5 @@ podman build --quiet --isolation chroot --platform linux/amd64,linux/arm64 --man
 archive=$out/scon-$tag-image.tar
 rm -f "$archive"
 podman manifest push --quiet --all "$image:$tag" "oci-archive:$archive:$image:$tag" >/dev/null
+chown --reference="$out" "$archive"
 printf '  %-8s%s\n' IMAGE "$image:$tag" FILE "$archive"

@@ -12,8 +12,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# The sources may be a user's: what belongs to them stays the user's.
-git() { scripts/as-owner.sh git "$@"; }
+# The sources may be a user's: what belongs to them stays the user's, as do logs and dist/.
+owner() { scripts/as-owner.sh "$@"; }
+git() { owner git "$@"; }
 fail() { echo "release: $*" >&2 && exit 1; }
 
 [ $# = 1 ] || fail "takes the version, as in: scripts/release.sh 1.2.0"
@@ -37,24 +38,23 @@ results="docs: name what each kernel passed for $version"
 tested=HEAD
 [ "$(git log -1 --format=%s)" != "$results" ] || tested=HEAD~
 logs=dist/release-$(git rev-parse --short $tested)
-scripts/as-owner.sh mkdir -p "$logs"
+owner mkdir -p "$logs"
 begun=$SECONDS
 for i in "${!suites[@]}"; do
 	suite=${suites[i]}
 	[ ! -e "$logs/$suite.passed" ] || continue
 	echo "[$((i + 1))/${#suites[@]}] make $suite, $(((SECONDS - begun) / 60)) minutes so far; log: $logs/$suite.log"
+	owner touch "$logs/$suite.log"
 	make "$suite" >"$logs/$suite.log" 2>&1 || fail "make $suite failed: $(tail -3 "$logs/$suite.log")"
-	touch "$logs/$suite.passed"
+	owner touch "$logs/$suite.passed"
 done
 
-scripts/as-owner.sh scripts/kernels-table.sh "$logs/test-kernels.log" docs/kernels.md "SCON $version, commit $(git rev-parse --short $tested), by \`scripts/release.sh\`:"
+owner scripts/kernels-table.sh "$logs/test-kernels.log" docs/kernels.md "SCON $version, commit $(git rev-parse --short $tested), by \`scripts/release.sh\`:"
 if ! git diff --quiet -- docs/kernels.md; then
 	git commit --quiet --message "$results" -- docs/kernels.md
 fi
 [ -n "$tag" ] || git tag --annotate --message "SCON $version" "v$version"
 make packages image
-helm=$(cd test/helm/tools && go build -o "$PWD/../../../dist/" helm.sh/helm/v4/cmd/helm && echo "$PWD/../../../dist/helm")
-"$helm" package packaging/helm/scon --destination dist
-rm "$helm"
-(cd dist && sha256sum -- *.deb *.rpm *.tar.gz *.tgz *-image.tar *.cdx.json >SHA256SUMS)
+owner go run -C test/helm/tools helm.sh/helm/v4/cmd/helm package "$PWD/packaging/helm/scon" --destination "$PWD/dist"
+owner sh -euc 'cd dist && sha256sum -- *.deb *.rpm *.tar.gz *.tgz *-image.tar *.cdx.json >SHA256SUMS'
 echo "released v$version: git push --follow-tags, upload dist/, push the image"

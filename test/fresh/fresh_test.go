@@ -83,6 +83,7 @@ func archive(t *testing.T, dir, suite string) string {
 		}
 	}
 	partial := path + ".partial"
+	create(t, partial).Close()
 	defer os.Remove(partial)
 	cmd := exec.Command("mmdebstrap", append(args, "--format=tar", suite, partial)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -92,6 +93,21 @@ func archive(t *testing.T, dir, suite string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// create creates a file, with the owner of its folder: the sources may be a user's.
+func create(t *testing.T, path string) *os.File {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(filepath.Dir(path)); err != nil {
+		t.Fatal(err)
+	} else if of := info.Sys().(*syscall.Stat_t); f.Chown(int(of.Uid), int(of.Gid)) != nil {
+		t.Errorf("%s is not of user %d", path, of.Uid)
+	}
+	return f
 }
 
 // Each step passes in each system, for each user. The table is dist/fresh/table.md, beside the logs.
@@ -107,10 +123,7 @@ func TestFresh(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	table, err := os.Create(filepath.Join(dir, "table.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := create(t, filepath.Join(dir, "table.md"))
 	defer table.Close()
 	fmt.Fprintln(table, "| system | user | step | time | home, MB | result |\n| --- | --- | --- | --- | --- | --- |")
 	all := len(strings.Split(*systems, ",")) * len(strings.Split(*users, ","))
@@ -158,9 +171,7 @@ func run(t *testing.T, table *os.File, logs, archive, root, suite, user, script 
 		switch {
 		case strings.HasPrefix(line, "=== begin ") && len(words) == 3:
 			begun = time.Now()
-			if log, err = os.Create(logs + "-" + words[2] + ".log"); err != nil {
-				t.Fatal(err)
-			}
+			log = create(t, logs+"-"+words[2]+".log")
 			t.Logf("%s begins; log: %s", words[2], log.Name())
 		case strings.HasPrefix(line, "=== end ") && len(words) == 5 && log != nil:
 			log.Close()

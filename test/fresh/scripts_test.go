@@ -211,6 +211,57 @@ func TestSudoMake(t *testing.T) {
 	}
 }
 
+// A release by root writes logs, results and dist/ as the owner of the sources.
+func TestRelease(t *testing.T) {
+	m := newTree(t)
+	m.write("stubs/make", `echo "make $(id -u): $*" >>"$STUBS/log"
+case "$1" in
+test-kernels) echo "--- PASS: TestExpress/6.12 (12.34s)" ;;
+packages) scripts/as-owner.sh sh -c 'cd dist && touch a.deb a.rpm a.tar.gz a.tgz a-image.tar a.cdx.json' ;;
+esac`)
+	m.must("root", nil, "sh", "-euc", `mkdir docs
+		echo "## [1.2.0] - 2026-02-03" >CHANGELOG.md; echo 1.2.0 >VERSION; printf 'bin\ndist\n' >.gitignore
+		sed -i 's/^version: .*/version: 1.2.0/; s/^appVersion: .*/appVersion: "1.2.0"/' packaging/helm/scon/Chart.yaml
+		printf '<!-- results -->\n<!-- end of results -->\n' >docs/kernels.md`)
+	m.must("owner", nil, "sh", "-euc", `git config --global user.name o; git config --global user.email o@o.example
+		git init --quiet; git add --all; git commit --quiet --message all`)
+	m.calls()
+	m.must("root", nil, "scripts/release.sh", "1.2.0")
+	calls := m.calls()
+	if n := len(m.find(calls, "^make 0: ")); n != 8 {
+		t.Errorf("make has run %d times, of seven suites and the packages:\n%s", n, strings.Join(calls, "\n"))
+	}
+	m.find(calls, "^go 54321 .* run .*helm package ")
+	m.ownersOnly()
+	if out := m.must("owner", nil, "sh", "-c", "git status --porcelain; git describe; cat docs/kernels.md dist/SHA256SUMS"); !strings.HasPrefix(out, "v1.2.0\n") ||
+		!strings.Contains(out, "passed, 12 s") || !strings.Contains(out, "  a-image.tar") {
+		t.Errorf("the release is:\n%s", out)
+	}
+	m.must("root", nil, "scripts/release.sh", "1.2.0") // goes on where it was: nothing but the packages
+	if n := len(m.find(m.calls(), "^make 0: ")); n != 1 {
+		t.Errorf("once more, make has run %d times", n)
+	}
+	m.ownersOnly()
+}
+
+// The image's archive is the owner's, although podman is root's.
+func TestImage(t *testing.T) {
+	m := newTree(t)
+	for _, name := range []string{"aarch64-linux-gnu-gcc", "x86_64-linux-gnu-gcc"} {
+		m.write("stubs/"+name, stubs["cc"]+`
+out=; for arg; do [ "$out" != -o ] || : >"$arg"; out=$arg; done`)
+	}
+	m.write("stubs/podman", `case "$*" in *oci-archive:*) for arg; do :; done; arg=${arg#oci-archive:}; : >"${arg%%:*}" ;; esac`)
+	m.write("scon/scripts/install-deps.sh", "")
+	m.must("owner", nil, "sh", "-euc", `echo bin >.gitignore; echo dist >>.gitignore; git config --global user.name o; git config --global user.email o@o.example
+		git init --quiet; git add --all; git commit --quiet --message all`)
+	m.must("root", nil, "make", "image")
+	if out := m.must("owner", nil, "sh", "-c", "ls dist"); !strings.HasSuffix(out, "-image.tar\n") {
+		t.Errorf("dist has %s", out)
+	}
+	m.ownersOnly()
+}
+
 // Where the owner is no user of the machine, or not another one, nobody else's rights are taken.
 func TestAsOwner(t *testing.T) {
 	m := newTree(t)
