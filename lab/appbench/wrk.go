@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -14,10 +15,10 @@ import (
 )
 
 // programs are those that the bench runs.
-var programs = []needs.Program{
-	{Name: "dockerd", Package: "docker.io"}, {Name: "docker", Package: "docker.io"}, {Name: "nginx", Package: "nginx-light"}, {Name: "wrk", Package: "wrk"},
+var programs = append(slices.Clone(needs.Docker), []needs.Program{
+	{Name: "nginx", Package: "nginx-light"}, {Name: "wrk", Package: "wrk"},
 	{Name: "busybox", Package: "busybox-static"}, {Name: "nsenter", Package: "util-linux"}, {Name: "taskset", Package: "util-linux"}, {Name: "ip", Package: "iproute2"}, {Name: "iptables", Package: "iptables"},
-}
+}...)
 
 // report is what wrk prints.
 type report struct {

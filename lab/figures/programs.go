@@ -21,9 +21,9 @@ import (
 type program needs.Program
 
 var (
-	nginx     = program{"nginx", "nginx-light"}
-	mosquitto = program{"mosquitto", "mosquitto"}
-	iperf3    = program{"iperf3", "iperf3"}
+	nginx     = program{Name: "nginx", Package: "nginx-light"}
+	mosquitto = program{Name: "mosquitto", Package: "mosquitto"}
+	iperf3    = program{Name: "iperf3", Package: "iperf3"}
 )
 
 // self is this executable, which also is the helper.

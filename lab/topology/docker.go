@@ -21,7 +21,7 @@ const label = "scon.topology"
 // atOnce is the number of containers that are started at a time.
 const atOnce = 8
 
-var errNoDocker = errors.New("nodes of kind linux need docker, which is not in PATH; Debian package docker.io has it")
+var errNoDocker = errors.New("nodes of kind linux need docker, which is not in PATH; Debian's package docker-cli has it, before Debian 13 docker.io")
 
 // docker runs one command of the Docker client and returns its output.
 func (l *Lab) docker(cmd *exec.Cmd) (string, error) {

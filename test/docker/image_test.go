@@ -2,30 +2,30 @@ package docker
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/scon-project/scon/test/bed/machine"
+	"github.com/scon-project/scon/test/bed/needs"
 )
 
-// packages are the Debian packages with the programs that the tests need.
-var packages = map[string]string{
-	"busybox":       "busybox-static",
-	"docker":        "docker.io",
-	"dockerd":       "docker.io",
-	"ip":            "iproute2",
-	"iperf3":        "iperf3",
-	"iptables":      "iptables",
-	"ldd":           "libc-bin",
-	"mosquitto":     "mosquitto",
-	"mosquitto_pub": "mosquitto-clients",
-	"mosquitto_sub": "mosquitto-clients",
-	"nft":           "nftables",
-	"nginx":         "nginx-light",
-	"nsenter":       "util-linux",
-	"nstat":         "iproute2",
-	"sysctl":        "procps",
-	"tc":            "iproute2",
-}
+// programs are those that the tests run.
+var programs = append(slices.Clone(needs.Docker), []needs.Program{
+	{Name: "busybox", Package: "busybox-static"},
+	{Name: "ip", Package: "iproute2"},
+	{Name: "iperf3", Package: "iperf3"},
+	{Name: "iptables", Package: "iptables"},
+	{Name: "ldd", Package: "libc-bin"},
+	{Name: "mosquitto", Package: "mosquitto"},
+	{Name: "mosquitto_pub", Package: "mosquitto-clients"},
+	{Name: "mosquitto_sub", Package: "mosquitto-clients"},
+	{Name: "nft", Package: "nftables"},
+	{Name: "nginx", Package: "nginx-light"},
+	{Name: "nsenter", Package: "util-linux"},
+	{Name: "nstat", Package: "iproute2"},
+	{Name: "sysctl", Package: "procps"},
+	{Name: "tc", Package: "iproute2"},
+}...)
 
 // Image is an image that a test imports.
 type Image = machine.Image

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"slices"
 	"testing"
+
+	"github.com/scon-project/scon/test/bed/needs"
 )
 
 func TestMain(m *testing.M) {
@@ -31,15 +31,8 @@ func checkHost() (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("these tests make namespaces: run them as root (sudo make test)")
 	}
-	var missing []string
-	for program, pkg := range packages {
-		if _, err := exec.LookPath(program); err != nil && !slices.Contains(missing, pkg) {
-			missing = append(missing, pkg)
-		}
-	}
-	if missing != nil {
-		slices.Sort(missing)
-		return fmt.Errorf("these tests need the Debian packages %q", missing)
+	if err := needs.Check(programs...); err != nil {
+		return fmt.Errorf("these tests run programs of this machine: %w", err)
 	}
 	return nil
 }

@@ -18,8 +18,8 @@ import (
 // Tests with Debian's other container engines: SCON finds their containers by name,
 // their connections go express, and nothing is left of containers that are removed.
 
-// needs skips a test if a program is missing that install-deps.sh installs.
-func needs(t *testing.T, program string) {
+// want fails a test if a program is missing that install-deps.sh installs.
+func want(t *testing.T, program string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err != nil {
 		t.Fatalf("no %s: scripts/install-deps.sh startup installs it", program)
@@ -105,7 +105,7 @@ func (m *Machine) netnsOf(pid string) string {
 
 // In TestPodman Podman creates containers in networks of netavark.
 func TestPodman(t *testing.T) {
-	needs(t, "podman")
+	want(t, "podman")
 	cgroup := fmt.Sprintf("scon-podman-%d", os.Getpid())
 	t.Cleanup(func() { removeCgroups(t, cgroup) })
 	m := newMachine(t)
@@ -146,7 +146,7 @@ func TestPodman(t *testing.T) {
 
 // In TestLXC LXC starts a container on its bridge lxcbr0.
 func TestLXC(t *testing.T) {
-	needs(t, "lxc-start")
+	want(t, "lxc-start")
 	m := newMachine(t)
 	m.Sh(t, `mkdir /run/lxc-data
 		ip link add lxcbr0 type bridge

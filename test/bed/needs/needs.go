@@ -9,7 +9,13 @@ import (
 )
 
 // Program is a program, by its name or path, and Debian's package that has it.
-type Program struct{ Name, Package string }
+type Program struct {
+	Name, Package string
+	With          string // a package that has or recommends it, too: where that is missing, it is enough
+}
+
+// Docker is the engine and its client, which are in one package before Debian 13.
+var Docker = []Program{{Name: "dockerd", Package: "docker.io"}, {Name: "docker", Package: "docker-cli", With: "docker.io"}}
 
 // Path finds the program in $PATH, or in the folder of servers, which a user's $PATH lacks.
 func (p Program) Path() (string, error) {
@@ -39,7 +45,7 @@ func Missing(programs ...Program) error {
 		if !slices.Contains(names, p.Name) {
 			names = append(names, p.Name)
 		}
-		if !slices.Contains(packages, p.Package) {
+		if !slices.Contains(packages, p.Package) && !slices.ContainsFunc(programs, func(o Program) bool { return o.Package == p.With }) {
 			packages = append(packages, p.Package)
 		}
 	}
