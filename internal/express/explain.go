@@ -182,7 +182,7 @@ func (v view) leaseFinding(f api.Flow) api.Finding {
 		return finding
 	}
 	if rate, ends := v.table.EndsByPackets(e); ends {
-		finding.What = fmt.Sprintf("one of %d packets of each direction goes regular, of the busier one %.1f a second", f.LeasePackets, rate)
+		finding.What = fmt.Sprintf("one of %d packets of each direction goes regular: %s of the busier one", f.LeasePackets, numbers.Often(rate))
 		return finding
 	}
 	if f.LeaseBound == composer.BoundByRule || f.LeaseBound == composer.BoundByMarks {

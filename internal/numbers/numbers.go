@@ -112,3 +112,12 @@ func Millis(ms int64) string {
 func tenths(d, unit time.Duration) string {
 	return decimal(math.Floor(10*float64(d)/float64(unit)) / 10)
 }
+
+// Often is how often something happens, given how many times a second, which is more than 0:
+// "16 a second", "one in 38.5 s".
+func Often(perSecond float64) string {
+	if perSecond < 1 {
+		return "one in " + Millis(int64(1000/perSecond))
+	}
+	return Count(perSecond) + " a second"
+}

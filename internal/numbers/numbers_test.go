@@ -55,3 +55,11 @@ func TestMillis(t *testing.T) {
 		}
 	}
 }
+
+func TestOften(t *testing.T) {
+	for rate, want := range map[float64]string{0.026: "one in 38.4 s", 0.99: "one in 1.0 s", 1: "1 a second", 16.4: "16 a second", 2540: "2.5k a second"} {
+		if got := Often(rate); got != want {
+			t.Errorf("%v: %q, want %q", rate, got, want)
+		}
+	}
+}
