@@ -212,6 +212,33 @@ for unit in $units; do
 done
 systemctl daemon-reload
 
+# A reload takes what the file says now. Settings that are refused stop nothing, until
+# somebody restarts the service: then it stays down, and is not started again and again.
+# The pipe's connections end with a reload, but its settings have not changed.
+sed -i 's/^metrics: .*/metrics: 127.0.0.1:9478/' /etc/scon/scon.yaml
+for unit in $units; do
+	process=$(systemctl show --property MainPID --value $unit)
+	systemctl reload $unit
+	goes $unit && [ $process = $(systemctl show --property MainPID --value $unit) ] && echo "$unit reloaded: goes"
+done
+wget -q -O - http://127.0.0.1:9478/metrics | grep '^scon_' >/dev/null && echo 'reloaded: gives metrics elsewhere'
+echo 'colour: blue' >>/etc/scon/scon.yaml
+for unit in $units; do
+	systemctl reload $unit 2>/dev/null || echo "$unit refuses to reload"
+	goes $unit && echo "$unit goes on"
+done
+for unit in $units; do
+	systemctl restart $unit 2>/dev/null || true
+	sleep 3
+	echo "$unit restarted: $(systemctl show --property Result --value $unit)," \
+		"status $(systemctl show --property ExecMainStatus --value $unit), restarts $(restarts $unit)"
+done
+sed -i '/^colour: blue$/d' /etc/scon/scon.yaml
+systemctl start $units
+for unit in $units; do
+	goes $unit && echo "$unit mended: goes"
+done
+
 for unit in $units; do
 	systemctl stop $unit
 	systemctl show --property ActiveState,Result $unit

@@ -28,7 +28,23 @@ gives metrics
 .*Overall exposure level for scon.service: ([0-9.]+) .*
 .*Overall exposure level for scon-startup.service: ([0-9.]+) .*
 .*Overall exposure level for scon-pipe.service: ([0-9.]+) .*
-` + unaffected("killed", "") + unaffected("hung", " hung: the watchdog saw it\n") + `Result=success
+` + unaffected("killed", "") + unaffected("hung", " hung: the watchdog saw it\n") + `scon reloaded: goes
+scon-startup reloaded: goes
+scon-pipe reloaded: goes
+reloaded: gives metrics elsewhere
+scon refuses to reload
+scon goes on
+scon-startup refuses to reload
+scon-startup goes on
+scon-pipe refuses to reload
+scon-pipe goes on
+scon restarted: exit-code, status 78, restarts 0
+scon-startup restarted: exit-code, status 78, restarts 0
+scon-pipe restarted: exit-code, status 78, restarts 0
+scon mended: goes
+scon-startup mended: goes
+scon-pipe mended: goes
+Result=success
 ActiveState=inactive
 scon stopped: scon-startup goes
 scon stopped: scon-pipe goes
