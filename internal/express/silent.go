@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 	"time"
 
@@ -39,8 +40,8 @@ var (
 	}
 	deviceSettings = []string{
 		"ipv4/conf/%s/accept_local", "ipv4/conf/%s/route_localnet", "ipv4/conf/%s/src_valid_mark",
-		"ipv4/conf/%s/disable_policy", "ipv4/conf/%s/disable_xfrm",
-		"ipv6/conf/%s/disable_ipv6", "ipv6/conf/%s/disable_policy", "ipv6/conf/%s/force_forwarding", "ipv6/conf/%s/mtu",
+		"ipv4/conf/%s/disable_policy", "ipv4/conf/%s/disable_xfrm", "ipv4/conf/%s/accept_redirects",
+		"ipv6/conf/%s/disable_ipv6", "ipv6/conf/%s/disable_policy", "ipv6/conf/%s/force_forwarding", "ipv6/conf/%s/forwarding", "ipv6/conf/%s/mtu",
 	}
 )
 
@@ -89,6 +90,10 @@ func (s *silent) poll(devices []string, ageing time.Duration) (changed string) {
 			s.limits.Reachable = min(s.limits.Reachable, s.timeIn(timers+"/base_reachable_time_ms", time.Millisecond))
 		}
 	}
+	s.limits.NeighbourChoosesNexthop = s.isOn("ipv4/fib_multipath_use_neigh")
+	if learns := s.learns(devices); learns != "" {
+		s.limits.Unwatched = learns
+	}
 	s.files.Trim()
 	for file, value := range s.values {
 		if before, known := was[file]; known && before != value {
@@ -97,6 +102,29 @@ func (s *silent) poll(devices []string, ageing time.Duration) (changed string) {
 	}
 	return changed
 }
+
+// learns returns by which setting this host lets other routers change the way of packets
+// that it forwards, "" if by none: the kernel announces nothing of it. IPv4 takes redirects
+// where all devices may (IN_DEV_RX_REDIRECTS), IPv6 where a device does not forward by its own
+// setting (rt6_do_redirect, rt6_check_neigh), and path MTUs count if a setting says so
+// (ip_dst_mtu_maybe_forward).
+func (s *silent) learns(devices []string) string {
+	if s.isOn("ipv4/ip_forward_use_pmtu") {
+		return "path MTUs that this host has learnt count for what it forwards (ip_forward_use_pmtu), and the kernel does not announce them"
+	}
+	if s.isOn("ipv4/conf/all/accept_redirects") {
+		return "redirects of other routers are accepted (accept_redirects), and the kernel does not announce them"
+	}
+	forwards := s.isOn("ipv6/conf/all/forwarding") || slices.ContainsFunc(devices, func(dev string) bool { return s.isOn("ipv6/conf/" + dev + "/force_forwarding") })
+	for _, dev := range devices {
+		if forwards && s.values["ipv6/conf/"+dev+"/forwarding"] == "0" {
+			return "IPv6 takes redirects and other routers at " + dev + ", where forwarding is off, and the kernel does not announce them"
+		}
+	}
+	return ""
+}
+
+func (s *silent) isOn(name string) bool { return s.values[name] != "" && s.values[name] != "0" }
 
 // read reads a setting. One that does not exist has no value.
 func (s *silent) read(name string) {

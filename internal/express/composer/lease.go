@@ -31,6 +31,9 @@ type Limits struct {
 	// Nexthop is after how long without packets the kernel moves what it sends by a
 	// resilient group of next hops, 0 for never.
 	Nexthop time.Duration
+	// NeighbourChoosesNexthop means that of several next hops the kernel uses those whose
+	// neighbour it believes.
+	NeighbourChoosesNexthop bool
 }
 
 // What bounds leases, as the user reads it.
@@ -40,6 +43,7 @@ const (
 	BoundByNeighbour = "three quarters of the time that the kernel keeps an unused neighbour (gc_stale_time)"
 	BoundByReachable = "the longest time that the kernel believes a neighbour (one and a half of base_reachable_time)"
 	BoundByNexthop   = "a third of the time without packets after which a resilient group of next hops moves them (idle_timer)"
+	BoundByChoice    = "its packets leave by one of several next hops, and the kernel does not announce which of them it may use (fib_multipath_use_neigh)"
 	BoundByTable     = "a third of the time that a bridge keeps a MAC address (ageing_time)"
 	BoundByRule      = "a rule depends on what changes without an announcement"
 	BoundByMarks     = "a rule depends on its mark in conntrack, which is looked at once a second for 1000 connections, of a container half of what others leave"
@@ -88,8 +92,8 @@ func (c *Composer) let(e *contable.Conentry, conn conntrack.Conn) {
 // leaseOf returns the lease of a Conentry, and what bounds it.
 func (c *Composer) leaseOf(e *contable.Conentry, conn conntrack.Conn) (lease time.Duration, bound string) {
 	lease, bound = c.leaseKept(e, conn)
-	if moved := c.movedAfter(e); moved < lease {
-		return moved, BoundByNexthop
+	if moved, by := c.movedAfter(e); moved < lease {
+		return moved, by
 	}
 	return lease, bound
 }
@@ -114,13 +118,21 @@ func (c *Composer) leaseKept(e *contable.Conentry, conn conntrack.Conn) (lease t
 	return max(lease, c.lease), bound
 }
 
-// movedAfter is a third of the time without regular packets after which the kernel may send
-// a Conentry's packets by another next hop.
-func (c *Composer) movedAfter(e *contable.Conentry) time.Duration {
-	if c.limits.Nexthop == 0 || !c.table.Spread(e) {
-		return time.Duration(math.MaxInt64)
+// movedAfter is the longest lease of a Conentry whose packets the kernel may send by another
+// next hop, and why: a third of the time without regular packets after which a resilient
+// group moves them; Options.Lease where the states of neighbours choose.
+func (c *Composer) movedAfter(e *contable.Conentry) (after time.Duration, bound string) {
+	after = time.Duration(math.MaxInt64)
+	if !c.limits.NeighbourChoosesNexthop && c.limits.Nexthop == 0 || !c.table.Spread(e) {
+		return after, ""
 	}
-	return c.limits.Nexthop / 3
+	if c.limits.Nexthop > 0 {
+		after, bound = c.limits.Nexthop/3, BoundByNexthop
+	}
+	if c.limits.NeighbourChoosesNexthop && c.lease < after {
+		after, bound = c.lease, BoundByChoice
+	}
+	return after, bound
 }
 
 // timeout is the shortest that conntrack may give a connection.
@@ -228,8 +240,9 @@ func (c *Composer) isShort(e *contable.Conentry) bool {
 // mustLet reports whether the lease of a Conentry has to be decided again, whose
 // packets matter.
 func (c *Composer) mustLet(e *contable.Conentry, now time.Time) bool {
+	moved, _ := c.movedAfter(e)
 	begins := e.Bound == BoundByBeginning && now.Sub(e.Composed) >= streamAfter && e.ActiveSince(now.Add(-mostSilence))
-	return e.Reading != c.reading || begins || e.Bound == BoundByOverlay && !c.table.Tunneled(e) || e.Lease > c.movedAfter(e)
+	return e.Reading != c.reading || begins || e.Bound == BoundByOverlay && !c.table.Tunneled(e) || e.Lease > moved
 }
 
 // mostSilence is how long a connection may be silent while conntrack is about to take it

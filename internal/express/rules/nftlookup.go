@@ -124,8 +124,10 @@ func (k *compiler) objref(e nftExpr) {
 		k.counter("counter name "+name, name)
 	case typ == ctHelper:
 		k.step(expecting(always("")))
-	case typ == ctTimeout || typ == secmark:
+	case typ == ctTimeout:
 		k.step(always(""))
+	case typ == secmark: // SELinux judges packets by it
+		k.step(silently(always("secmark name " + name)))
 	default:
 		kinds := map[uint32]string{2: "quota", 4: "limit", 5: "ct count", ctExpect: "ct expectation"}
 		s := needing(strings.TrimSpace(kinds[typ]+" name "+name), kinds[typ])

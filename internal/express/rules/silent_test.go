@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
@@ -72,5 +75,27 @@ func TestSilent(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Marks by which SELinux judges packets are what its policy may change. A kernel where it is
+// off takes no such rule.
+func TestSecurityMarks(t *testing.T) {
+	for _, target := range []string{"SECMARK", "CONNSECMARK"} {
+		if s, _, _ := xtTarget(target, 0, nil); s.silent == nil || !s.silent() {
+			t.Errorf("-j %s: nothing changes silently", target)
+		}
+	}
+	b, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: unix.NFTA_OBJREF_IMM_TYPE, Data: []byte{0, 0, 0, 8}}, // NFT_OBJECT_SECMARK
+		{Type: unix.NFTA_OBJREF_IMM_NAME, Data: []byte("web\x00")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := compiler{rule: &rule{code: new(code)}}
+	k.objref(nftExpr{name: "objref", attrs: parseAttrs(b)})
+	if all := k.rule.steps; len(all) != 1 || all[0].silent == nil || !all[0].silent() {
+		t.Errorf("nothing changes silently: %+v", all)
 	}
 }

@@ -8,7 +8,7 @@ import (
 // silentTargets do not change packets, or only in ways that are seen at the
 // end of the regular path: marks, priority, DSCP.
 var silentTargets = []string{
-	"CLASSIFY", "DSCP", "HMARK", "MARK", "SECMARK",
+	"CLASSIFY", "DSCP", "HMARK", "MARK",
 }
 
 // Targets that translate addresses: of a connection's first packet.
@@ -27,8 +27,8 @@ func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending
 		return untracking(text), verdict{}, ""
 	case name == "CONNMARK" && !flipsMark(revision, info):
 		return marking(always(text)), verdict{}, "" // it may restore a mark
-	case name == "CONNSECMARK":
-		return silently(always(text)), verdict{}, "" // it may restore one, too
+	case name == "CONNSECMARK" || name == "SECMARK":
+		return silently(always(text)), verdict{}, "" // SELinux judges packets by such a mark
 	case name == "CT":
 		return xtCT(text, info), verdict{}, ""
 	case slices.Contains(translatingTargets, name):
