@@ -53,7 +53,7 @@ always_inline int express_between(struct __sk_buff *skb, struct packet *pkt,
 /* The slow path: all packets that the fast path does not handle. */
 always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 {
-	__u32 now = jiffies();
+	__u64 now = jiffies();
 	struct packet pkt;
 	struct half *half;
 	enum reason reason;
@@ -159,7 +159,7 @@ always_inline int fast_from_container(struct __sk_buff *skb, __u8 protocol, int 
 {
 	struct packet pkt;
 	struct half *half;
-	__u32 now;
+	__u64 now;
 	__u64 h;
 
 	if (!parse_linear(skb, protocol, &pkt, v6))

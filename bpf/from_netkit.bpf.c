@@ -18,7 +18,7 @@ always_inline int fast_from_netkit(struct __sk_buff *skb, __u8 protocol, int v6)
 	const struct sent *here = this_cpu_sent();
 	struct packet pkt;
 	struct half *half;
-	__u32 now;
+	__u64 now;
 
 	if (!here || here->queued != here->drained ||
 	    !parse_linear(skb, protocol, &pkt, v6))

@@ -45,23 +45,24 @@ always_inline int express_decap(struct __sk_buff *skb, struct packet *pkt,
 /* A packet to the VXLAN port of this host. */
 static __noinline int from_wire_vxlan(struct __sk_buff *skb)
 {
-	__u32 now = jiffies();
 	struct packet pkt;
 	struct half *half;
 	enum reason reason;
 	struct outer *o;
 	int sound;
 	void *data;
+	__u64 now;
 
 	data = parse_inner(skb, &pkt, &reason);
 	if (!data) {
-		note_keyless(&shared.last_odd, reason, now);
+		note_keyless(&shared.last_odd, reason, jiffies());
 		return go_regular(skb, NO_ENTRY);
 	}
 	half = find(&pkt.key);
 	o = half && half->state == SLOT_OPEN ? outer_of(half) : 0;
 	if (!o)
 		return go_regular(skb, NO_ENTRY);
+	now = jiffies();
 	sound = check_outer(data, skb->len, &pkt);
 	reason =
 		pkt.ending ? TCP_SYN_FIN_RST : check_decision_inner(skb, &pkt, half, now);
@@ -100,7 +101,7 @@ always_inline void from_vxlan_device(struct __sk_buff *skb, const struct packet 
 /* The slow path: all packets that the fast path does not handle. */
 always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_header)
 {
-	__u32 now = jiffies();
+	__u64 now = jiffies();
 	struct packet pkt;
 	struct half *half;
 	enum reason reason;
@@ -166,7 +167,7 @@ always_inline int fast_from_wire(struct __sk_buff *skb, __u8 protocol, int v6)
 {
 	struct packet pkt;
 	struct half *half;
-	__u32 now;
+	__u64 now;
 	__u64 h;
 
 	if (!parse_linear(skb, protocol, &pkt, v6))

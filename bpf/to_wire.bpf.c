@@ -55,7 +55,7 @@ static __noinline int to_wire_vxlan(struct __sk_buff *skb)
 	struct outer *o;
 	void *data;
 
-	if (jiffies() - shared.last_tunneled > RECENT_TICKS || !is_vxlan(skb))
+	if ((__u32)jiffies() - shared.last_tunneled > RECENT_TICKS || !is_vxlan(skb))
 		return TC_ACT_UNSPEC;
 	data = parse_inner(skb, &pkt, &reason);
 	if (!data)

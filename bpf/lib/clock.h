@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Time in jiffies, low 32 bits, and the daemon's heartbeat.
+ * Time in jiffies, of which all but the heartbeat has the low 32 bits.
  */
 #pragma once
 
 #include "packet.h"
 
-always_inline __u32 jiffies(void)
+always_inline __u64 jiffies(void)
 {
-	return (__u32)bpf_jiffies64();
+	return bpf_jiffies64();
 }
 
 /* Sets a time in a shared cache line; the line is written only on a change. */
@@ -25,7 +25,7 @@ always_inline void set_time(volatile __u32 *time, __u32 now)
 #define RECENT_TICKS 2
 
 /* Whether the daemon's last heartbeat is less than a second old. */
-always_inline int daemon_alive(__u32 now)
+always_inline int daemon_alive(__u64 now)
 {
 	return now - shared.heartbeat < heartbeat_ticks;
 }

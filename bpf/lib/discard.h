@@ -40,7 +40,7 @@ always_inline void track_discard(struct __sk_buff *skb, const struct packet *pkt
  * valid for a short lease. The fields used here were complete before the packet
  * went on, unless another packet has been tracked since.
  */
-always_inline void confirm_discard(struct half *half, __u64 skb, __u32 len, __u32 now)
+always_inline void confirm_discard(struct half *half, __u64 skb, __u32 len, __u64 now)
 {
 	__u32 generation = tracked_generation(half);
 

@@ -64,7 +64,7 @@ always_inline int parse_linear(struct __sk_buff *skb, __u8 protocol, struct pack
 
 /* Whether the packet can be rewritten and redirected as it is. Sets the time. */
 always_inline int fast_path_ok(struct __sk_buff *skb, const struct packet *pkt,
-			       const struct half *half, __u32 *now)
+			       const struct half *half, __u64 *now)
 {
 	/* One load reads state and flags: open, and no flag set. */
 	if (!has_key(half, &pkt->key) || !has_addrs(half, pkt) ||

@@ -76,7 +76,7 @@ always_inline int is_multicast(__u64 macs)
 /* Whether a regular packet of a known connection may be inside the kernel now. */
 always_inline int any_tracked(void)
 {
-	return jiffies() - shared.last_probe <= RECENT_TICKS;
+	return (__u32)jiffies() - shared.last_probe <= RECENT_TICKS;
 }
 
 /*
@@ -223,7 +223,8 @@ always_inline void record(struct __sk_buff *skb, const struct packet *pkt,
 always_inline enum reason record_tracked(struct __sk_buff *skb, const struct packet *pkt,
 					 struct half *half, __u8 flags)
 {
-	__u32 now = jiffies(), generation = tracked_generation(half);
+	__u32 generation = tracked_generation(half);
+	__u64 now = jiffies();
 	const struct decision d = { macs_of(pkt), macs_end_of(pkt), dscp_of(pkt), flags };
 	__u32 len = wire_len(skb, pkt), sender = sender_hash(skb, pkt);
 	int known;

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 25
+#define LAYOUT_VERSION 26
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -41,13 +41,14 @@ const volatile __u32 heartbeat_ticks = 100;
  */
 struct settings {
 	__u32 generation; /* current generation of decisions; never 0 */
-	__u32 heartbeat; /* jiffies, low 32 bits */
-	__u64 seed; /* of the table's hash */
 	__u32 paused;
-	__u32 layout; /* LAYOUT_VERSION */
+	__u64 seed; /* of the table's hash */
 	__u32 tunnel_port; /* UDP port of the VXLAN device that may be bypassed, in
 			      network order, or 0 */
-	__u32 pad[9];
+	__u32 layout; /* LAYOUT_VERSION, in every layout here */
+	__u64 heartbeat; /* jiffies: all 64 bits, since 32 would come back to a dead
+			    daemon's last one */
+	__u32 pad[8];
 	/* A second cache line, written by the programs. Times are in jiffies. */
 	__u32 last_probe; /* latest regular packet of a known connection */
 	__u32 last_odd; /* latest packet from the wire without a key: fragments etc. */

@@ -40,7 +40,7 @@ always_inline int leased(const struct half *half, __u32 now)
 /* EXPRESS, or the reason why the decision does not apply to this packet. */
 always_inline enum reason check_decision_as(struct __sk_buff *skb,
 					    const struct packet *pkt,
-					    const struct half *half, __u32 now,
+					    const struct half *half, __u64 now,
 					    int tunneled)
 {
 	enum reason reason = check_headers(skb, pkt);
@@ -51,7 +51,7 @@ always_inline enum reason check_decision_as(struct __sk_buff *skb,
 		return half->state == SLOT_CLOSED ? CLOSED :
 		       !half->out_dev		  ? COMPOSING :
 						    NEW_GENERATION;
-	if (now - half->lease_from >= half->lease || !packets_left(half))
+	if ((__u32)now - half->lease_from >= half->lease || !packets_left(half))
 		return LEASE_ENDED;
 	if (!daemon_alive(now))
 		return shared.paused ? PAUSED : INERT;
@@ -63,7 +63,7 @@ always_inline enum reason check_decision_as(struct __sk_buff *skb,
 }
 
 always_inline enum reason check_decision(struct __sk_buff *skb, const struct packet *pkt,
-					 const struct half *half, __u32 now)
+					 const struct half *half, __u64 now)
 {
 	return check_decision_as(skb, pkt, half, now, 0);
 }
@@ -75,7 +75,7 @@ always_inline enum reason check_decision(struct __sk_buff *skb, const struct pac
  */
 always_inline enum reason check_decision_in_order(struct __sk_buff *skb,
 						  const struct packet *pkt,
-						  const struct half *half, __u32 now)
+						  const struct half *half, __u64 now)
 {
 	enum reason reason = check_decision(skb, pkt, half, now);
 
@@ -86,7 +86,7 @@ always_inline enum reason check_decision_in_order(struct __sk_buff *skb,
 
 always_inline enum reason check_decision_inner(struct __sk_buff *skb,
 					       const struct packet *pkt,
-					       const struct half *half, __u32 now)
+					       const struct half *half, __u64 now)
 {
 	return check_decision_as(skb, pkt, half, now, 1);
 }

@@ -198,14 +198,14 @@ func (h *heartbeat) makeInert() {
 	h.takeBack()
 }
 
-// takeBack takes the heartbeat back, with the lock held: once, since the programs compare
-// its age modulo 2^32 jiffies.
+// takeBack takes the heartbeat back, with the lock held: once, since leases are read by its
+// low 32 bits.
 func (h *heartbeat) takeBack() {
 	if h.inert {
 		return
 	}
 	h.inert = true
-	ticks := uint32(2 * time.Second / h.dp.Tick())
+	ticks := uint64(2 * time.Second / h.dp.Tick())
 	last := &h.dp.Settings().Heartbeat
-	atomic.StoreUint32(last, atomic.LoadUint32(last)-ticks)
+	atomic.StoreUint64(last, atomic.LoadUint64(last)-ticks)
 }

@@ -183,8 +183,8 @@ func TestNoBeatAtTheEnd(t *testing.T) {
 	}
 }
 
-// However often the programs are made inert, they are until the next heartbeat: they compare
-// its age modulo 2^32 jiffies.
+// However often the programs are made inert, they are until the next heartbeat, and its age
+// stays what leases are read by.
 func TestInertStays(t *testing.T) {
 	const now, second = 100000, 1000 // jiffies
 	d := idle(t)
@@ -193,7 +193,7 @@ func TestInertStays(t *testing.T) {
 	for _, again := range []func(){d.heartbeat.rulesChanged, d.heartbeat.makeInert, d.heartbeat.end, func() { _ = d.heartbeat.setPaused(true) }} {
 		for range 1 << 20 {
 			again()
-			if age := now - b.settings.Heartbeat; age < second {
+			if age := now - b.settings.Heartbeat; age < second || age > 10*second {
 				t.Fatalf("the heartbeat is %d jiffies old", age)
 			}
 		}

@@ -47,7 +47,7 @@ func (t *Table) Flow(e *Conentry, now time.Time) Flow {
 		}
 		f.Decided = true
 		f.Bridged = f.Bridged || h.Flags&datapath.PathBridged != 0
-		if used := atomic.LoadUint32(&t.settings.Heartbeat) - h.LeaseFrom; used < h.Lease {
+		if used := t.jiffies() - h.LeaseFrom; used < h.Lease {
 			f.Left = max(f.Left, time.Duration(h.Lease-used)*t.opts.Tick)
 		}
 	}

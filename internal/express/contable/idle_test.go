@@ -185,7 +185,7 @@ func TestAgeIsRhythm(t *testing.T) {
 			b.Sweep(after(9)) // leaves its signature
 			b.Release(after(10))
 			b.settings.Heartbeat = 1 << 20
-			since := b.settings.Heartbeat - uint32(age/time.Millisecond)
+			since := uint32(b.settings.Heartbeat) - uint32(age/time.Millisecond)
 			first := uint64(since>>datapath.AgeShift(time.Millisecond)) & 0xffff
 			for i, word := range b.candidates {
 				if word != 0 {

@@ -158,7 +158,7 @@ func (t *Table) takeCount(k datapath.Key) time.Duration {
 		return 0
 	}
 	shift := datapath.AgeShift(t.opts.Tick)
-	age := uint16(atomic.LoadUint32(&t.settings.Heartbeat)>>shift) - uint16(word>>16)
+	age := uint16(t.jiffies()>>shift) - uint16(word>>16)
 	if age > 1<<15 { // the heartbeat is older
 		return 0
 	}

@@ -26,7 +26,7 @@ const stale = 500 * time.Millisecond
 
 // isFresh reports whether the lease of a half certainly runs.
 func (t *Table) isFresh(h *datapath.Half, lease time.Duration) bool {
-	age := atomic.LoadUint32(&t.settings.Heartbeat) - atomic.LoadUint32(&h.LeaseFrom)
+	age := t.jiffies() - atomic.LoadUint32(&h.LeaseFrom)
 	return time.Duration(age)*t.opts.Tick+stale < lease
 }
 
@@ -34,6 +34,9 @@ func (t *Table) isFresh(h *datapath.Half, lease time.Duration) bool {
 func (t *Table) ShortenLeases(bound string) {
 	t.All(func(e *Conentry) { t.SetLease(e, t.opts.Lease, bound) })
 }
+
+// jiffies returns the time of the latest heartbeat, low 32 bits, as halves have times.
+func (t *Table) jiffies() uint32 { return uint32(atomic.LoadUint64(&t.settings.Heartbeat)) }
 
 // ticks returns a time in jiffies, at least one.
 func (t *Table) ticks(d time.Duration) uint32 { return uint32(max(d/t.opts.Tick, 1)) }
@@ -58,7 +61,7 @@ func (t *Table) flagged(e *Conentry, flag uint8) bool {
 // gone regular. Conntrack counts a connection's timeout from the latter.
 func (t *Table) Unseen(e *Conentry, now time.Time) time.Duration {
 	out, in := t.half(e.outbound), t.half(e.inbound)
-	jiffies := atomic.LoadUint32(&t.settings.Heartbeat)
+	jiffies := t.jiffies()
 	since := min(int32(jiffies-atomic.LoadUint32(&out.LeaseFrom)), int32(jiffies-atomic.LoadUint32(&in.LeaseFrom)))
 	return max(time.Duration(since)*t.opts.Tick-now.Sub(e.activity.last), 0)
 }

@@ -138,13 +138,13 @@ func (b *bed) nextTick() {
 	}
 }
 
-// jiffies shows a sign of life, and returns the current jiffy.
+// jiffies shows a sign of life, and returns the current jiffy, low 32 bits.
 func (b *bed) jiffies() uint32 {
 	b.t.Helper()
 	if err := b.Beat(); err != nil {
 		b.t.Fatal(err)
 	}
-	return b.Settings().Heartbeat
+	return uint32(b.Settings().Heartbeat)
 }
 
 // half returns the half of a connection whose packets enter as f, from the

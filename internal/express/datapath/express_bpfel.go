@@ -183,12 +183,12 @@ type expressSent struct {
 type expressSettings struct {
 	_            structs.HostLayout
 	Generation   uint32
-	Heartbeat    uint32
-	Seed         uint64
 	Paused       uint32
-	Layout       uint32
+	Seed         uint64
 	TunnelPort   uint32
-	Pad          [9]uint32
+	Layout       uint32
+	Heartbeat    uint64
+	Pad          [8]uint32
 	LastProbe    uint32
 	LastOdd      uint32
 	LastTunneled uint32

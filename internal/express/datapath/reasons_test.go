@@ -204,6 +204,7 @@ var moments = []struct {
 	{"lease of the next jiffy", "lease_ended", func(m *moment) { m.half.LeaseFrom = m.bed.jiffies() + 1000 }},
 	{"new generation", "new_generation", func(m *moment) { m.bed.Settings().Generation++ }},
 	{"no heartbeat", "inert", func(m *moment) { m.bed.stop() }},
+	{"dead until the low half of jiffies is the same", "inert", func(m *moment) { m.bed.jiffies(); m.bed.Settings().Heartbeat -= 1 << 32 }},
 	{"paused", "paused", func(m *moment) { m.bed.Settings().Paused = 1; m.bed.stop() }},
 	{"paused, new generation", "paused", func(m *moment) { m.bed.Settings().Paused = 1; m.bed.Settings().Generation++ }},
 	{"paused, no decision", "paused", func(m *moment) { m.bed.Settings().Paused = 1; m.half.Generation, m.half.OutDev = 0, 0 }},
@@ -235,7 +236,8 @@ var moments = []struct {
 
 // stop takes the heartbeat back, as a daemon that ends does.
 func (b *bed) stop() {
-	b.Settings().Heartbeat = b.jiffies() - uint32(time.Second/b.Tick())
+	b.jiffies()
+	b.Settings().Heartbeat -= uint64(time.Second / b.Tick())
 }
 
 // Every reason is in one of the tables, or has a test of its own.
