@@ -209,7 +209,7 @@ test-k8s-full-as-root: build
 	$(Q)scripts/install-deps.sh test k8s packages
 	$(Q)$(K8S_TEST) -cluster nftables,iptables,scon-cni,flannel -full
 
-# Each attack that docs/pipe.md and docs/safety.md list; ends in a table with bounds.
+# Each attack that test/hostile/attacks.md lists; ends in a table with bounds.
 test-hostile-as-root: build
 	$(Q)scripts/install-deps.sh demo test
 	$(Q)SCON_HOSTILE=1 scripts/with-own-mounts.sh go test -C test -vet=off -count=1 -timeout 2h -v ./hostile

@@ -180,7 +180,7 @@ func TestParse(t *testing.T) {
 // documents returns all documents of the project.
 func documents(t *testing.T) (files []string) {
 	t.Helper()
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/guides/*.md", "lab/*.md", "lab/docs/*.md", "lab/results/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/guides/*.md", "lab/*.md", "lab/docs/*.md", "lab/results/*.md", "test/*/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-// Package hostile runs the tests of all attacks that the documents list, and prints what
+// Package hostile runs the tests of all attacks that attacks.md lists, and prints what
 // came of each. "make test-hostile" runs it; without it, only the lists are checked.
 package hostile
 
@@ -18,52 +18,47 @@ import (
 
 const root = "../.."
 
-// documents have tables of attacks.
-var documents = []string{"docs/pipe.md", "docs/safety.md"}
+// document has the attacks, one an item of a list:
+//
+//   - What is tried: *what comes of it*. `TestX`, `TestY`
+const document = "test/hostile/attacks.md"
 
-// tableHead begins such a table.
-const tableHead = "| attack | what comes of it | test |"
-
-// attack is a line of a table.
+// attack is an item.
 type attack struct {
 	what, outcome string
 	tests         []string // TestX, TestX/sub or FuzzX
 }
 
-var testName = regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9]+)[^`]*`")
+var (
+	item     = regexp.MustCompile(`^(.+): \*(.+)\*\. (.+)$`)
+	testName = regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9]+)[^`]*`")
+)
 
-// attacks reads the tables of a document.
-func attacks(t *testing.T, path string) (all []attack) {
+// attacks reads the document.
+func attacks(t *testing.T) (all []attack) {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(root, path))
+	content, err := os.ReadFile(filepath.Join(root, document))
 	if err != nil {
 		t.Fatal(err)
 	}
-	within := false
-	for line := range strings.Lines(string(content)) {
-		line = strings.TrimSpace(line)
-		if line == tableHead {
-			within = true
+	for _, text := range strings.Split("\n"+string(content), "\n- ")[1:] {
+		text, _, _ = strings.Cut(text, "\n\n")
+		m := item.FindStringSubmatch(strings.Join(strings.Fields(text), " "))
+		if m == nil {
+			t.Errorf("%s: no attack: %q", document, text)
 			continue
 		}
-		cells := strings.Split(strings.Trim(line, "|"), " | ")
-		if !strings.HasPrefix(line, "|") {
-			within = false
-		}
-		if !within || strings.HasPrefix(line, "| ---") || len(cells) != 3 {
-			continue
-		}
-		a := attack{what: strings.TrimSpace(cells[0]), outcome: strings.TrimSpace(cells[1])}
-		for _, m := range testName.FindAllStringSubmatch(cells[2], -1) {
-			a.tests = append(a.tests, m[1])
+		a := attack{what: m[1], outcome: m[2]}
+		for _, name := range testName.FindAllStringSubmatch(m[3], -1) {
+			a.tests = append(a.tests, name[1])
 		}
 		if len(a.tests) == 0 {
-			t.Errorf("%s: no test of %q", path, a.what)
+			t.Errorf("%s: no test of %q", document, a.what)
 		}
 		all = append(all, a)
 	}
 	if len(all) == 0 {
-		t.Errorf("%s lists no attacks", path)
+		t.Errorf("%s lists no attacks", document)
 	}
 	return all
 }
@@ -101,23 +96,20 @@ type result struct {
 	bounds  []string
 }
 
-// TestAttacks holds that each attack of the documents has a test that exists, and with
+// TestAttacks holds that each attack of the document has a test that exists, and with
 // SCON_HOSTILE runs them.
 func TestAttacks(t *testing.T) {
 	of := packages(t)
-	var all []attack
+	all := attacks(t)
 	wanted := make(map[string][]string) // tests by package
-	for _, path := range documents {
-		for _, a := range attacks(t, path) {
-			all = append(all, a)
-			for _, name := range a.tests {
-				if len(of[name]) == 0 {
-					t.Errorf("%s names %s, which does not exist", path, name)
-				}
-				for _, dir := range of[name] {
-					if !slices.Contains(wanted[dir], name) {
-						wanted[dir] = append(wanted[dir], name)
-					}
+	for _, a := range all {
+		for _, name := range a.tests {
+			if len(of[name]) == 0 {
+				t.Errorf("%s names %s, which does not exist", document, name)
+			}
+			for _, dir := range of[name] {
+				if !slices.Contains(wanted[dir], name) {
+					wanted[dir] = append(wanted[dir], name)
 				}
 			}
 		}
