@@ -19,7 +19,7 @@ const alike = 0.1
 func writeReport(w io.Writer, found results) error {
 	p := &printer{w: w}
 	p.printf("# The paper's figures and ours\n\n")
-	p.printf("Drawn by `scon bench figures` from the results beside this file; [docs/measuring.md](../docs/measuring.md) says how\n")
+	p.printf("Drawn by `scon bench figures` from the results beside this file; [docs/paper.md](../docs/paper.md) says how\n")
 	p.printf("they were obtained. \"Paper\" is what its text says of a Raspberry Pi 4 and its own SCON (\"express\" there, too).\n")
 	p.printf("Ours are ratios of medians with 95 %% bootstrap intervals; a mean of several ratios has none.\n")
 	if found.summaries {

@@ -3,7 +3,6 @@ package profile
 import (
 	"errors"
 	"math"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/lab/test/pages"
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
@@ -323,10 +323,6 @@ func TestQuotaBoundsFollowedPackets(t *testing.T) {
 
 // The figures in the documents are those of the committed result.
 func TestDocumentShowsTheResult(t *testing.T) {
-	document, err := os.ReadFile("../docs/measuring.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	p, err := ReadFile("../results/profile.json")
 	if err != nil {
 		t.Fatal(err)
@@ -335,9 +331,7 @@ func TestDocumentShowsTheResult(t *testing.T) {
 	if err := p.WriteTable(&table); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(document), table.String()) {
-		t.Errorf("lab/docs/measuring.md lacks what \"scon profile show lab/results/profile.json\" prints:\n%s", &table)
-	}
+	pages.WantShown(t, "profile", "scon profile show lab/results/profile.json", table.String())
 }
 
 // A path is shown if one packet can have taken it, between the container and a wire.

@@ -31,7 +31,7 @@ is an alias of it. Namespaces are named after the nodes: scon-edge, scon-device,
 scon-c1.
 
 "up --topology FILE" builds the nodes and links of a file in containerlab's format
-instead, in namespaces scon-NAME-NODE. docs/topologies.md describes the format.
+instead, in namespaces scon-NAME-NODE. lab/docs/topologies.md describes the format.
 
 With the docker rules, port 8000+n of device is forwarded to port 80 of container n,
 and port 5200+n to its port 5201, for TCP and UDP.`,
