@@ -105,18 +105,17 @@ type Hook struct {
 
 // Container is a container's port with the sums of its Conentries.
 type Container struct {
-	Name           string            `json:"name"`            // as the runtime names it; the device's name if it is not known
-	ID             string            `json:"id"`              // the runtime's identifier, empty if it is not known
-	Dev            string            `json:"dev"`             // its port on the host
-	Bridge         string            `json:"bridge"`          // "" for a container that is routed
-	Entries        int               `json:"entries"`         // Conentries of its connections
-	Paused         bool              `json:"paused"`          // paused by `scon pause --container`
-	ExpressPackets uint64            `json:"express_packets"` // in both directions
-	RegularPackets uint64            `json:"regular_packets"` // in both directions
-	Reasons        map[string]uint64 `json:"reasons"`         // regular packets by reason, see below
-	// Packets that it sent and received express; together express_packets.
-	ExpressSent     Count `json:"express_sent"`
-	ExpressReceived Count `json:"express_received"` // express, to the container
+	Name            string            `json:"name"`             // as the runtime names it; the device's name if it is not known
+	ID              string            `json:"id"`               // the runtime's identifier, empty if it is not known
+	Dev             string            `json:"dev"`              // its port on the host
+	Bridge          string            `json:"bridge"`           // "" for a container that is routed
+	Entries         int               `json:"entries"`          // Conentries of its connections
+	Paused          bool              `json:"paused"`           // paused by `scon pause --container`
+	ExpressPackets  uint64            `json:"express_packets"`  // in both directions
+	RegularPackets  uint64            `json:"regular_packets"`  // in both directions
+	Reasons         map[string]uint64 `json:"reasons"`          // regular packets by reason, see below
+	ExpressSent     Count             `json:"express_sent"`     // of these, from the container
+	ExpressReceived Count             `json:"express_received"` // of these, to the container
 	Origin
 }
 
@@ -175,12 +174,12 @@ type Flow struct {
 	Untracked      bool      `json:"untracked,omitempty"` // conntrack does not see it
 	State          string    `json:"state"`               // `composing`, `express` or `discard`
 	Confilter      int       `json:"confilter"`           // 1, 0; -1 for packets that Netfilter drops
-	ExpressPackets [2]uint64 `json:"express_packets"`     // a pair
-	ExpressBytes   [2]uint64 `json:"express_bytes"`       // a pair
+	ExpressPackets [2]uint64 `json:"express_packets"`     // by direction
+	ExpressBytes   [2]uint64 `json:"express_bytes"`       // by direction
 	// DiscardedPackets counts the packets that a discard dropped; absent for others.
 	DiscardedPackets uint64 `json:"discarded_packets,omitempty"`
-	// Packets and bytes that conntrack counted, all of them regular; absent if
-	// conntrack does not count (net.netfilter.nf_conntrack_acct).
+	// Packets that conntrack counted, all of them regular; absent if it does not count
+	// (net.netfilter.nf_conntrack_acct).
 	RegularPackets *[2]uint64 `json:"regular_packets,omitempty"`
 	RegularBytes   *[2]uint64 `json:"regular_bytes,omitempty"` // bytes of these
 	AgeMS          int64      `json:"age_ms"`                  // time since it became a Conentry

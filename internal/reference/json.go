@@ -5,35 +5,36 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 )
 
-// A table of docs/json.md stands between such lines; the first names a folder and types:
+// A list of docs/json.md stands between such lines; the first names a folder and types:
 //
 //	<!-- fields of internal/api: Status Rules Hook -->
 //	<!-- end -->
-var table = regexp.MustCompile(`(?s)(<!-- fields of (\S+): ([\w ]+) -->\n).*?(<!-- end -->\n)`)
+var list = regexp.MustCompile(`(?s)(<!-- fields of (\S+): ([\w ]+) -->\n).*?(<!-- end -->\n)`)
 
-// fill returns a page with its tables made anew: a row for each field that a document has.
+// fill returns a page with its lists made anew: an item for each field that a document has.
 func fill(page string, structs func(folder string) (map[string][]field, error)) (_ string, err error) {
-	page = table.ReplaceAllStringFunc(page, func(old string) string {
-		m := table.FindStringSubmatch(old)
+	page = list.ReplaceAllStringFunc(page, func(old string) string {
+		m := list.FindStringSubmatch(old)
 		docs, failed := structs(m[2])
-		var rows string
+		var items string
 		if failed == nil {
-			rows, failed = tables(docs, strings.Fields(m[3]))
+			items, failed = itemsOf(docs, strings.Fields(m[3]))
 		}
 		if failed != nil {
 			err = failed
 		}
-		return m[1] + rows + m[4]
+		return m[1] + items + m[4]
 	})
 	return page, err
 }
 
-// tables returns the rows of some types. The first is the document; others are named by the
-// field that has them.
-func tables(docs map[string][]field, types []string) (string, error) {
-	out := "\n| field | type | what |\n| --- | --- | --- |\n"
+// itemsOf returns the items of some types. The first is the document; others are named by the
+// field that has them. A "?" behind the kind of a field says that it may be absent.
+func itemsOf(docs map[string][]field, types []string) (string, error) {
+	out := "\n"
 	path := map[string]string{types[0]: ""}
 	for _, name := range types {
 		prefix, ok := path[name]
@@ -50,23 +51,45 @@ func tables(docs map[string][]field, types []string) (string, error) {
 			}
 			what := strings.Join(strings.Fields(f.doc), " ")
 			if rest, named := strings.CutPrefix(what, f.name+" "); named {
-				what = strings.TrimPrefix(strings.TrimPrefix("`"+key+"` "+rest, "`"+key+"` is "), "`"+key+"` are ")
+				what = strings.TrimPrefix(strings.TrimPrefix(rest, "is "), "are ")
 			}
 			what = strings.TrimSuffix(what, ".")
 			if what == "" {
 				return "", fmt.Errorf("%s.%s has no comment", name, f.name)
 			}
-			if strings.Contains(options, "omitempty") && !strings.Contains(what, "absent") {
-				what = strings.TrimPrefix(what+"; absent if "+nothing[f.kind], "; ")
+			kind := f.kind
+			if strings.Contains(options, "omitempty") {
+				kind += "?"
 			}
-			out += fmt.Sprintf("| `%s%s` | %s | %s |\n", prefix, key, f.kind, strings.ReplaceAll(what, "|", `\|`))
+			out += wrap(fmt.Sprintf("- `%s%s` (%s): %s", prefix, key, kind, what), 120)
 		}
 	}
 	return out + "\n", nil
 }
 
-// nothing is the value that is left out.
-var nothing = map[string]string{"boolean": "false", "number": "0", "string": "empty", "object": "there is none", "pair of numbers": "unknown", "pair of objects": "unknown"}
+// word is a word of Markdown: code is not broken.
+var word = regexp.MustCompile("(?:`[^`]*`|[^\\s`])+")
+
+// wrap returns an item of a list in lines of at most so many columns, if its words allow it.
+func wrap(text string, columns int) string {
+	var out strings.Builder
+	at := 0
+	for _, w := range word.FindAllString(text, -1) {
+		n := utf8.RuneCountInString(w)
+		switch {
+		case at == 0:
+		case at+1+n > columns:
+			out.WriteString("\n  ")
+			at = 2
+		default:
+			out.WriteString(" ")
+			at++
+		}
+		out.WriteString(w)
+		at += n
+	}
+	return out.String() + "\n"
+}
 
 // flat returns fields with those of embedded types of the package in their place.
 func flat(docs map[string][]field, fields []field) (all []field) {

@@ -1,5 +1,5 @@
 // Reference writes what documents say of Go types: packaging/scon.yaml from the settings,
-// and the tables of docs/json.md from the documents that commands print. The comments of
+// and the lists of docs/json.md from the documents that commands print. The comments of
 // the types' fields are the texts.
 package main
 
@@ -51,7 +51,7 @@ func write(root string) error {
 type field struct {
 	name string
 	typ  string // its name; of a list, of an element
-	kind string // in JSON: "list of strings"
+	kind string // in JSON; "strings" are a list of them
 	each string // after the name in the path to an element: "[]" of a list, ".NAME" of a map
 	tag  string
 	doc  string // with its line breaks
@@ -139,7 +139,7 @@ func kindOf(e ast.Expr) string {
 		if e.Len != nil {
 			return "pair of " + kindOf(e.Elt) + "s"
 		}
-		return "list of " + kindOf(e.Elt) + "s"
+		return kindOf(e.Elt) + "s"
 	case *ast.MapType:
 		return kindOf(e.Value) + "s by name"
 	}

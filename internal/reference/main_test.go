@@ -66,16 +66,15 @@ type Part struct {
 }
 `
 
-func TestTables(t *testing.T) {
+func TestLists(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "p.go"), []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	page := "a\n<!-- fields of p: Doc Part -->\nold\n<!-- end -->\nb\n"
 	got, err := fill(page, func(string) (map[string][]field, error) { return structs(dir) })
-	want := "a\n<!-- fields of p: Doc Part -->\n\n| field | type | what |\n| --- | --- | --- |\n" +
-		"| `at` | string | its time |\n| `parts` | list of objects | its parts |\n| `by` | objects by name | parts, too |\n" +
-		"| `pair` | pair of numbers | a \\| pair; absent if unknown |\n| `parts[].why` | string | the reason; absent if empty |\n\n<!-- end -->\nb\n"
+	want := "a\n<!-- fields of p: Doc Part -->\n\n- `at` (string): its time\n- `parts` (objects): its parts\n- `by` (objects by name): parts, too\n" +
+		"- `pair` (pair of numbers?): a | pair\n- `parts[].why` (string?): the reason\n\n<!-- end -->\nb\n"
 	if err != nil || got != want {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, got, want)
 	}
@@ -84,6 +83,20 @@ func TestTables(t *testing.T) {
 	}
 	if _, err := fill(strings.Replace(page, "Part", "Gone", 1), func(string) (map[string][]field, error) { return structs(dir) }); err == nil {
 		t.Error("a type that is not there is no error")
+	}
+}
+
+func TestWrap(t *testing.T) {
+	for text, want := range map[string]string{
+		"- a b":                "- a b\n",
+		"- one two three four": "- one two\n  three four\n",
+		"- `a b c` d":          "- `a b c` d\n",
+		"- one `two three`":    "- one\n  `two three`\n",
+		"- äöüß two`x y`, z":   "- äöüß\n  two`x y`,\n  z\n",
+	} {
+		if got := wrap(text, 12); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
 	}
 }
 

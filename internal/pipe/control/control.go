@@ -14,16 +14,14 @@ type Pipe struct {
 	Engines []string `json:"engines"` // that this machine supports
 	// CopyDevice is the name of the device that copies for the engine copier; "": CPUs
 	// copy.
-	CopyDevice string `json:"copy_device"`
-	Processes  int    `json:"processes"` // connected
-	// MemoryBytes is the size of all rings, MemoryLimit its bound, in bytes.
-	MemoryBytes int64 `json:"memory_bytes"`
-	MemoryLimit int64 `json:"memory_limit"` // `pipe.memory_limit`, in bytes
-	// Since the broker's start: Made counts connections, Grown enlarged rings, SentBytes
-	// the bytes that ends report as sent, Refused refused connections by reason.
+	CopyDevice  string `json:"copy_device"`
+	Processes   int    `json:"processes"`    // connected
+	MemoryBytes int64  `json:"memory_bytes"` // size of all rings, in bytes
+	MemoryLimit int64  `json:"memory_limit"` // `pipe.memory_limit`, in bytes
+	// Connections since the broker's start.
 	Made        uint64            `json:"made"`
 	Grown       uint64            `json:"grown"`       // rings that have grown
-	SentBytes   uint64            `json:"sent_bytes"`  // by all connections
+	SentBytes   uint64            `json:"sent_bytes"`  // that ends report as sent
 	Refused     map[string]uint64 `json:"refused"`     // connections refused, by reason
 	Names       []PipeName        `json:"names"`       // those that are bound
 	Connections []PipeConnection  `json:"connections"` // those that exist

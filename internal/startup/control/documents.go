@@ -8,10 +8,8 @@ type Startup struct {
 	// Stages by name: netns, add_cni, cgroup, attach_if and start_vm.
 	Stages map[string]StartupStage `json:"stages"`
 	// TimeoutMS is how long a container waits for admission to a stage.
-	TimeoutMS int64 `json:"timeout_ms"`
-	// HandedOver counts containers with a pooled namespace, InPlace the others by
-	// reason.
-	HandedOver  uint64              `json:"handed_over"`
+	TimeoutMS   int64               `json:"timeout_ms"`
+	HandedOver  uint64              `json:"handed_over"` // containers with a pooled namespace
 	InPlace     map[string]uint64   `json:"in_place"`    // devices that were made without the pool, by reason
 	Attachments []StartupAttachment `json:"attachments"` // containers with a network of it
 }
