@@ -173,7 +173,7 @@ func (v view) elsewhereFinding(f api.Flow) (finding api.Finding, is bool) {
 // leaseFinding says how long the lease of a Conentry is, and why.
 func (v view) leaseFinding(f api.Flow) api.Finding {
 	finding := api.Finding{
-		Level: "note", What: fmt.Sprintf("one packet of each direction goes regular every %v", time.Duration(f.LeaseLimitMS)*time.Millisecond),
+		Level: "note", What: "one packet of each direction goes regular every " + numbers.Millis(f.LeaseLimitMS),
 		Why: f.LeaseBound,
 	}
 	tuple, err := tracked(f)

@@ -139,7 +139,7 @@ func TestLease(t *testing.T) {
 	b.Sh(lab.Device, "ipset create another hash:ip\niptables-nft -I DOCKER-USER -p tcp -m set --match-set another src -j DROP")
 	wantLease(t, tcp, composer.BoundByRule, time.Second)
 	x, err := b.Daemon.Explain(fmt.Sprintf("tcp:172.17.0.2:%d", tcp.Port()))
-	if text := fmt.Sprint(x.Findings); err != nil || !strings.Contains(text, "goes regular every 1s") || !strings.Contains(text, "-m set") {
+	if text := fmt.Sprint(x.Findings); err != nil || !strings.Contains(text, "goes regular every 1.0 s") || !strings.Contains(text, "-m set") {
 		t.Errorf("explained as %s, %v", text, err)
 	}
 	b.Sh(lab.Device, "env XTABLES_LOCKFILE=/dev/null iptables-legacy -L")
