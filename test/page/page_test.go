@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -70,6 +71,16 @@ func open(t *testing.T, browser string) (page context.Context) {
 	t.Cleanup(cancelLimit)
 	page, cancelPage := chromedp.NewContext(limited)
 	t.Cleanup(func() { _ = chromedp.Cancel(page); cancelPage() })
+	started := make(chan error)
+	go func() { // on a thread that lives as long: the browser is killed with it, and the lab's senders end theirs
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		started <- chromedp.Run(page)
+		<-page.Done()
+	}()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
 	return page
 }
 
