@@ -56,8 +56,8 @@ func TestReplace(t *testing.T) {
 				if kept && now.express < old.express {
 					t.Errorf("Conentries are gone: %d express packets, were %d", now.express, old.express)
 				}
-				if !kept && exists(t, old.id) {
-					t.Error("the old table still exists")
+				if !kept {
+					awaitGone(t, old.id)
 				}
 				f.WantUnbroken()
 				b.WantNoInvalid()
@@ -310,16 +310,19 @@ func (b *bed) openTable() (m *ebpf.Map) {
 	return m
 }
 
-// exists reports whether a map still has references.
-func exists(t *testing.T, id ebpf.MapID) bool {
+// awaitGone waits until a map has no references: the kernel drops those of programs after
+// RCU's grace periods (bpf_prog_put in kernel/bpf/syscall.c).
+func awaitGone(t *testing.T, id ebpf.MapID) {
 	t.Helper()
-	m, err := ebpf.NewMapFromID(id)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.Close()
-	return true
+	scontest.Eventually(t, "the end of the old table", func() error {
+		m, err := ebpf.NewMapFromID(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		m.Close()
+		return errors.New("it still exists")
+	})
 }

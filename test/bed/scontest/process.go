@@ -127,13 +127,19 @@ func (p *Process) Wait() error {
 	return p.err
 }
 
-// waits lists the functions of the kernel in which the threads of the process wait.
+// waits lists where in the kernel the threads of the process wait: their functions, and the
+// whole stacks of those that do not wait for each other or for files.
 func (p *Process) waits() string {
-	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", p.Cmd.Process.Pid)) // the pattern is valid
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", p.Cmd.Process.Pid)) // the pattern is valid
 	var all []string
-	for _, f := range files {
-		if function, err := os.ReadFile(f); err == nil { // else it has ended
-			all = append(all, string(function))
+	for _, dir := range threads {
+		function, err := os.ReadFile(filepath.Join(dir, "wchan"))
+		if err != nil {
+			continue // it has ended
+		}
+		all = append(all, string(function))
+		if stack, err := os.ReadFile(filepath.Join(dir, "stack")); err == nil && !strings.Contains(string(function), "futex") && !strings.Contains(string(function), "poll") {
+			all[len(all)-1] += ":\n" + string(stack)
 		}
 	}
 	return strings.Join(all, ", ")
