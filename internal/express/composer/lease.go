@@ -52,8 +52,8 @@ const (
 	BoundByOverlay   = "its packets skip an overlay device"
 	BoundByMST       = "its bridge has spanning trees of VLANs (mst_enabled), and the kernel does not announce the states of ports in them"
 	BoundByBeginning = "conntrack has not taken it for a stream of packets yet"
-	BoundByPackets   = "lease_packets in the configuration: its packets end a lease before its time does"
-	BoundByTCP       = "4096 packets of TCP, by which conntrack follows it: they end a lease before its time does"
+	BoundByPackets   = "lease_packets in the configuration"
+	BoundByTCP       = "4096 packets of TCP, by which conntrack follows it"
 	boundUntilRead   = "what it depends on is being read"
 )
 
