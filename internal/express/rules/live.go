@@ -24,6 +24,7 @@ type Live struct {
 	nft           *nftables       // nil until it is read
 	others        Ruleset         // iptables-legacy, and functions that are no rules
 	listed        bool            // PerPacket is up to date
+	led           map[*chain]bool // chains whose rules are followed
 	families      map[family]bool // of iptables-legacy's tables
 	tables        []legacyTable   // of iptables-legacy, as they were read
 	feed          feed
@@ -251,11 +252,15 @@ func (l *Live) refresh() {
 	r := Ruleset{opts: l.opts, exact: l.exact, legacy: l.legacy, tabled: maps.Clone(l.families), hasLegacy: len(l.families) > 0}
 	l.nft.addFamilies(r.tabled)
 	led := l.nft.judging()
-	for _, t := range l.nft.tables {
-		for _, c := range t.chains {
-			c.activate(led[c])
+	for c := range l.led {
+		if !led[c] {
+			c.activate(false)
 		}
 	}
+	for c := range led {
+		c.activate(true)
+	}
+	l.led = led
 	for _, b := range l.nft.bases {
 		if led[b.chain] && !b.starting() {
 			r.bases = append(r.bases, b)

@@ -44,6 +44,10 @@ type set struct {
 	fallback *element        // catch-all
 	probe    *probe          // asks whether packets find what has changed, while it is set
 	changes  []elementChange // not yet in elements
+	// touched are the elements that came or went after the set was as in since, which a
+	// transaction noted.
+	touched []element
+	since   *set
 }
 
 // elementChange is an element that was added or removed.
@@ -193,7 +197,8 @@ func (s *set) forget() {
 }
 
 // settle orders the elements after changes. The slice is a new one: an earlier
-// copy of the set stays as it was.
+// copy of the set stays as it was. What does not change is copied in runs: of the
+// work, only that of the copy grows with the set.
 func (s *set) settle() {
 	if s.unknown {
 		s.elements = nil
@@ -208,14 +213,16 @@ func (s *set) settle() {
 		if i+1 < len(s.changes) && c.compare(&s.changes[i+1].element) == 0 {
 			continue // only the last one counts
 		}
-		for len(old) > 0 && old[0].compare(&c.element) < 0 {
-			merged, old = append(merged, old[0]), old[1:]
-		}
-		if len(old) > 0 && old[0].compare(&c.element) == 0 {
+		at, is := searchElement(old, &c.element)
+		merged, old = append(merged, old[:at]...), old[at:]
+		if is {
 			old = old[1:]
 		}
 		if !c.gone {
 			merged = append(merged, c.element)
+		}
+		if s.since != nil {
+			s.touched = append(s.touched, c.element)
 		}
 	}
 	merged = append(merged, old...)
@@ -227,6 +234,12 @@ func (s *set) settle() {
 	s.elements, s.changes = merged, nil
 	s.bounded = s.flags&unix.NFT_SET_INTERVAL != 0 &&
 		!slices.ContainsFunc(s.elements, func(e element) bool { return e.high != nil })
+}
+
+// searchElement returns the place of an element in an order, and whether one is there that
+// compares equal.
+func searchElement(all []element, e *element) (at int, is bool) {
+	return sort.Find(len(all), func(i int) int { return e.compare(&all[i]) })
 }
 
 // compare orders elements. Where one interval ends and the next begins at the same
@@ -318,7 +331,11 @@ func (s *set) delta(o *set) (differ *set, ok bool) {
 	}
 	differ = new(set)
 	*differ = *s
-	differ.elements, differ.fallback = nil, nil
+	differ.elements, differ.fallback, differ.touched, differ.since = nil, nil, nil, nil
+	if s.since == o {
+		differ.elements = s.differing(o)
+		return differ, true
+	}
 	a, b := s.elements, o.elements
 	for len(a) > 0 || len(b) > 0 {
 		switch {
@@ -334,6 +351,23 @@ func (s *set) delta(o *set) (differ *set, ok bool) {
 		}
 	}
 	return differ, true
+}
+
+// differing lists the elements for delta where they are among those that were touched.
+func (s *set) differing(o *set) (all []element) {
+	sort.Slice(s.touched, func(i, j int) bool { return s.touched[i].compare(&s.touched[j]) < 0 })
+	s.touched = slices.CompactFunc(s.touched, func(a, b element) bool { return a.compare(&b) == 0 })
+	for i := range s.touched {
+		at, is := searchElement(s.elements, &s.touched[i])
+		before, was := searchElement(o.elements, &s.touched[i])
+		switch {
+		case is && !(was && s.elements[at].equal(&o.elements[before])):
+			all = append(all, s.elements[at])
+		case was && !is:
+			all = append(all, o.elements[before])
+		}
+	}
+	return all
 }
 
 // sameType reports whether the keys and the data of two sets have the same form.

@@ -111,6 +111,7 @@ func (t *table) noteSet(name string) {
 	t.tx.sets[at] = nil
 	if s := t.set(name); s != nil {
 		before := *s
+		s.since = &before
 		t.tx.sets[at] = &before
 	}
 }
@@ -236,8 +237,12 @@ func (n *nftables) end() *Change {
 	if tx.noted {
 		c.addBases(tx.bases)
 	}
-	for at, s := range tx.sets {
-		c.addSet(n.tables[at.table], at.name, s)
+	for at, before := range tx.sets {
+		t := n.tables[at.table]
+		c.addSet(t, at.name, before)
+		if t != nil && t.sets[at.name] != nil {
+			t.sets[at.name].since, t.sets[at.name].touched = nil, nil
+		}
 	}
 	leads := tx.noted
 	for at, before := range tx.chains {
