@@ -1,6 +1,7 @@
 package contable
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -60,9 +61,15 @@ func (t *Table) flagged(e *Conentry, flag uint8) bool {
 // Unseen returns for how long before its latest packet no packet of a Conentry has
 // gone regular. Conntrack counts a connection's timeout from the latter.
 func (t *Table) Unseen(e *Conentry, now time.Time) time.Duration {
-	out, in := t.half(e.outbound), t.half(e.inbound)
-	jiffies := t.jiffies()
-	since := min(int32(jiffies-atomic.LoadUint32(&out.LeaseFrom)), int32(jiffies-atomic.LoadUint32(&in.LeaseFrom)))
+	since, decided := int32(math.MaxInt32), false
+	for _, h := range []*datapath.Half{t.half(e.outbound), t.half(e.inbound)} {
+		if h.OutDev != 0 { // else it has no packets, and LeaseFrom says nothing
+			since, decided = min(since, int32(t.jiffies()-atomic.LoadUint32(&h.LeaseFrom))), true
+		}
+	}
+	if !decided {
+		return 0
+	}
 	return max(time.Duration(since)*t.opts.Tick-now.Sub(e.activity.last), 0)
 }
 

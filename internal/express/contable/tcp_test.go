@@ -53,9 +53,8 @@ func TestSilentUDP(t *testing.T) {
 	b := newBed(t, options())
 	e := b.compose(7, published(1), false, start)
 	h := b.half(published(1).Reply, 7)
-	h.OutDev, h.Packets, h.LeaseFrom = 3, 10, 1000
-	b.half(published(1).Orig, 0).LeaseFrom = 500
-	b.settings.Heartbeat = 8000
+	h.OutDev, h.Packets, h.LeaseFrom = 3, 10, ^uint32(0)-6999 // there is no packet the other way
+	b.settings.Heartbeat = 1 << 33
 	reported := 0
 	for second := range 5 {
 		if b.silent(float64(second)).reported {
@@ -69,7 +68,12 @@ func TestSilentUDP(t *testing.T) {
 	if got := b.Unseen(e, after(4)); got != 3*time.Second {
 		t.Errorf("unseen for %v", got)
 	}
-	h.LeaseFrom = 8001 // a decision of the next jiffy
+	other := b.half(published(1).Orig, 0)
+	other.OutDev, other.LeaseFrom = 3, ^uint32(0)-5999
+	if got := b.Unseen(e, after(4)); got != 2*time.Second {
+		t.Errorf("unseen for %v", got)
+	}
+	h.LeaseFrom = 1 // a decision of the next jiffy
 	if got := b.Unseen(e, after(4)); got != 0 {
 		t.Errorf("unseen for %v", got)
 	}
