@@ -102,7 +102,7 @@ func (r *code) decides(each func(*chain)) (decides bool) {
 	}
 	visit(r.verdicts)
 	for _, s := range r.maps {
-		for _, e := range s.all() {
+		for e := range s.all() {
 			visit(e.verdict)
 		}
 	}

@@ -94,7 +94,7 @@ func (c *Change) addSet(t *table, name string, before *set) {
 	}
 	before.settle()
 	delta, known := now.delta(before)
-	if known && len(delta.elements) == 0 {
+	if known && delta.elements.len() == 0 {
 		return
 	}
 	for _, r := range t.lookers[name] {

@@ -141,7 +141,7 @@ func (n *nftables) state() string {
 		}
 		for _, s := range t.sets {
 			s.settle()
-			lines = append(lines, fmt.Sprintf("%v set %v unknown %v, %d elements: %x", key, s.name, s.unknown, len(s.elements), s.sum()))
+			lines = append(lines, fmt.Sprintf("%v set %v unknown %v, %d elements: %x", key, s.name, s.unknown, s.elements.len(), s.sum()))
 		}
 		for name, all := range t.lookers {
 			var handles []uint64

@@ -47,7 +47,7 @@ func FuzzNFTRule(f *testing.F) {
 			nftables: n, key: key, kept: true, chains: map[string]*chain{"f": c},
 			sets: map[string]*set{
 				"s":      {key: 8, lengths: []int{4, 4}, flags: unix.NFT_SET_INTERVAL},
-				"__map0": {key: 4, flags: unix.NFT_SET_MAP, elements: []element{{low: make([]byte, 4), data: make([]byte, 4)}}},
+				"__map0": {key: 4, flags: unix.NFT_SET_MAP, elements: listOf([]element{{low: make([]byte, 4), data: make([]byte, 4)}})},
 			},
 		}
 		for _, s := range table.sets {

@@ -221,8 +221,8 @@ func (c *chain) forgetRules() {
 
 // forgetElements makes a set as it is before its elements are read.
 func (s *set) forgetElements() {
-	s.in.elements -= len(s.elements)
-	s.elements, s.changes, s.fallback = nil, nil, nil
+	s.in.elements -= s.elements.len()
+	s.elements, s.changes, s.fallback = list{}, nil, nil
 }
 
 // request sends a request about one family, or about all.

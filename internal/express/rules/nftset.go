@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/maphash"
+	"iter"
 	"slices"
 	"sort"
 
@@ -37,7 +38,7 @@ type set struct {
 	// packets add some.
 	expires  bool
 	dynamic  bool
-	elements []element
+	elements list
 	// bounded means that elements are boundaries: the last one that is not
 	// above a key decides.
 	bounded  bool
@@ -120,7 +121,7 @@ func (t *table) deleteSet(a attrs) {
 
 func (t *table) removeSet(s *set) {
 	t.noteSet(s.name)
-	t.elements -= len(s.elements)
+	t.elements -= s.elements.len()
 	delete(t.sets, s.name)
 }
 
@@ -191,55 +192,39 @@ func (t *table) changeElement(s *set, a attrs, gone bool) {
 // forget makes all elements unknown.
 func (s *set) forget() {
 	if s.in != nil {
-		s.in.elements -= len(s.elements)
+		s.in.elements -= s.elements.len()
 	}
-	s.unknown, s.elements, s.changes = true, nil, nil
+	s.unknown, s.elements, s.changes = true, list{}, nil
 }
 
-// settle orders the elements after changes. The slice is a new one: an earlier
-// copy of the set stays as it was. What does not change is copied in runs: of the
-// work, only that of the copy grows with the set.
+// settle orders the elements after changes. An earlier copy of the set stays as it was.
 func (s *set) settle() {
 	if s.unknown {
-		s.elements = nil
+		s.elements = list{}
 	}
 	if len(s.changes) == 0 {
 		return
 	}
 	sort.SliceStable(s.changes, func(i, j int) bool { return s.changes[i].compare(&s.changes[j].element) < 0 })
-	merged := make([]element, 0, len(s.elements)+len(s.changes))
-	old := s.elements
+	last := s.changes[:0] // of each element
 	for i, c := range s.changes {
-		if i+1 < len(s.changes) && c.compare(&s.changes[i+1].element) == 0 {
-			continue // only the last one counts
+		if i+1 == len(s.changes) || c.compare(&s.changes[i+1].element) != 0 {
+			last = append(last, c)
 		}
-		at, is := searchElement(old, &c.element)
-		merged, old = append(merged, old[:at]...), old[at:]
-		if is {
-			old = old[1:]
-		}
-		if !c.gone {
-			merged = append(merged, c.element)
-		}
-		if s.since != nil {
+	}
+	if s.since != nil {
+		for _, c := range last {
 			s.touched = append(s.touched, c.element)
 		}
 	}
-	merged = append(merged, old...)
-	if n := s.in.elements + len(merged) - len(s.elements); len(merged) > maxElements || n > mostElements {
+	next := s.elements.changed(last)
+	if n := s.in.elements + next.len() - s.elements.len(); next.len() > maxElements || n > mostElements {
 		s.forget()
 		return
 	}
-	s.in.elements += len(merged) - len(s.elements)
-	s.elements, s.changes = merged, nil
-	s.bounded = s.flags&unix.NFT_SET_INTERVAL != 0 &&
-		!slices.ContainsFunc(s.elements, func(e element) bool { return e.high != nil })
-}
-
-// searchElement returns the place of an element in an order, and whether one is there that
-// compares equal.
-func searchElement(all []element, e *element) (at int, is bool) {
-	return sort.Find(len(all), func(i int) int { return e.compare(&all[i]) })
+	s.in.elements += next.len() - s.elements.len()
+	s.elements, s.changes = next, nil
+	s.bounded = s.flags&unix.NFT_SET_INTERVAL != 0 && next.highs == 0
 }
 
 // compare orders elements. Where one interval ends and the next begins at the same
@@ -275,7 +260,7 @@ func (s *set) sum() uint64 {
 	if s.unknown {
 		h.WriteByte(2)
 	}
-	for _, e := range s.all() {
+	for e := range s.all() {
 		part(e.low)
 		part(e.high)
 		part(e.data)
@@ -307,7 +292,7 @@ func sameVerdicts(a, b []verdict) bool {
 func (s *set) targets() (all []*chain) {
 	s.settle()
 	seen := make(map[*chain]bool)
-	for _, e := range s.all() {
+	for e := range s.all() {
 		for _, v := range e.verdict {
 			if v.target == nil {
 				continue
@@ -331,25 +316,27 @@ func (s *set) delta(o *set) (differ *set, ok bool) {
 	}
 	differ = new(set)
 	*differ = *s
-	differ.elements, differ.fallback, differ.touched, differ.since = nil, nil, nil, nil
+	differ.fallback, differ.touched, differ.since = nil, nil, nil
 	if s.since == o {
-		differ.elements = s.differing(o)
+		differ.elements = listOf(s.differing(o))
 		return differ, true
 	}
-	a, b := s.elements, o.elements
+	var all []element
+	a, b := slices.Concat(s.elements.pieces...), slices.Concat(o.elements.pieces...)
 	for len(a) > 0 || len(b) > 0 {
 		switch {
 		case len(b) == 0 || len(a) > 0 && a[0].compare(&b[0]) < 0:
-			differ.elements, a = append(differ.elements, a[0]), a[1:]
+			all, a = append(all, a[0]), a[1:]
 		case len(a) == 0 || a[0].compare(&b[0]) > 0:
-			differ.elements, b = append(differ.elements, b[0]), b[1:]
+			all, b = append(all, b[0]), b[1:]
 		default:
 			if !a[0].equal(&b[0]) {
-				differ.elements = append(differ.elements, a[0])
+				all = append(all, a[0])
 			}
 			a, b = a[1:], b[1:]
 		}
 	}
+	differ.elements = listOf(all)
 	return differ, true
 }
 
@@ -358,13 +345,12 @@ func (s *set) differing(o *set) (all []element) {
 	sort.Slice(s.touched, func(i, j int) bool { return s.touched[i].compare(&s.touched[j]) < 0 })
 	s.touched = slices.CompactFunc(s.touched, func(a, b element) bool { return a.compare(&b) == 0 })
 	for i := range s.touched {
-		at, is := searchElement(s.elements, &s.touched[i])
-		before, was := searchElement(o.elements, &s.touched[i])
+		now, before := s.elements.find(&s.touched[i]), o.elements.find(&s.touched[i])
 		switch {
-		case is && !(was && s.elements[at].equal(&o.elements[before])):
-			all = append(all, s.elements[at])
-		case was && !is:
-			all = append(all, o.elements[before])
+		case now != nil && (before == nil || !now.equal(before)):
+			all = append(all, *now)
+		case now == nil && before != nil:
+			all = append(all, *before)
 		}
 	}
 	return all
@@ -380,12 +366,18 @@ func (e *element) equal(o *element) bool {
 	return e.compare(o) == 0 && bytes.Equal(e.data, o.data) && sameVerdicts(e.verdict, o.verdict)
 }
 
-// all lists the elements, including the catch-all element.
-func (s *set) all() []element {
-	if s.fallback == nil {
-		return s.elements
+// all yields the elements, including the catch-all element.
+func (s *set) all() iter.Seq[*element] {
+	return func(yield func(*element) bool) {
+		for e := range s.elements.each() {
+			if !yield(e) {
+				return
+			}
+		}
+		if s.fallback != nil {
+			yield(s.fallback)
+		}
 	}
-	return append(s.elements[:len(s.elements):len(s.elements)], *s.fallback)
 }
 
 // probe is the elements by which a set has changed, and whether a packet met one: what it
@@ -426,11 +418,11 @@ func (s *set) find(key []octet) (truth, []*element) {
 func (s *set) findInterval(key []octet) (truth, []*element) {
 	if t := doubt(key); t != yes {
 		var all []*element
-		first := sort.Search(len(s.elements), func(i int) bool { return leastTo(key, s.elements[i].low) < 0 })
-		behind := sort.Search(len(s.elements), func(i int) bool { return mostTo(key, s.elements[i].low) < 0 })
+		first := sort.Search(s.elements.len(), func(i int) bool { return leastTo(key, s.elements.at(i).low) < 0 })
+		behind := sort.Search(s.elements.len(), func(i int) bool { return mostTo(key, s.elements.at(i).low) < 0 })
 		for i := max(first-1, 0); i < behind; i++ {
-			if !s.elements[i].boundary {
-				all = append(all, &s.elements[i])
+			if e := s.elements.at(i); !e.boundary {
+				all = append(all, e)
 			}
 		}
 		if len(all) == 0 {
@@ -438,32 +430,32 @@ func (s *set) findInterval(key []octet) (truth, []*element) {
 		}
 		return t, all
 	}
-	above := sort.Search(len(s.elements), func(i int) bool {
-		order, _ := compare(key, s.elements[i].low)
+	above := sort.Search(s.elements.len(), func(i int) bool {
+		order, _ := compare(key, s.elements.at(i).low)
 		return order < 0
 	})
-	if above == 0 || s.elements[above-1].boundary {
+	if above == 0 || s.elements.at(above-1).boundary {
 		return no, nil
 	}
-	return yes, []*element{&s.elements[above-1]}
+	return yes, []*element{s.elements.at(above - 1)}
 }
 
 // findEqual finds a key among single keys and ranges.
 func (s *set) findEqual(key []octet) (truth, []*element) {
 	if doubt(key) == yes && s.flags&unix.NFT_SET_INTERVAL == 0 {
-		i, ok := sort.Find(len(s.elements), func(i int) int {
-			order, _ := compare(key, s.elements[i].low)
+		i, ok := sort.Find(s.elements.len(), func(i int) int {
+			order, _ := compare(key, s.elements.at(i).low)
 			return order
 		})
 		if !ok {
 			return no, nil
 		}
-		return yes, []*element{&s.elements[i]}
+		return yes, []*element{s.elements.at(i)}
 	}
 	t := no
 	var found []*element
-	for i := range s.elements {
-		switch e := &s.elements[i]; e.contains(key, s.fields()) {
+	for e := range s.elements.each() {
+		switch e.contains(key, s.fields()) {
 		case yes:
 			return yes, []*element{e}
 		case maybe:

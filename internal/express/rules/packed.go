@@ -165,7 +165,7 @@ const manyElements = 64
 // come, and nothing is left out if it does not shrink by those that are gone.
 func (t *table) reclassify(r *rule, now, before, delta *set) {
 	was := r.followed
-	if delta == nil || len(now.elements) < manyElements || len(before.elements) < manyElements || was.judges {
+	if delta == nil || now.elements.len() < manyElements || before.elements.len() < manyElements || was.judges {
 		t.classify(r)
 		return
 	}

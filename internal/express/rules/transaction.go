@@ -212,7 +212,7 @@ func (n *nftables) end() *Change {
 		if t.fresh && !t.kept {
 			t.skipped = t.skipped || len(t.sets) > 0
 			for _, s := range t.sets {
-				t.elements -= len(s.elements)
+				t.elements -= s.elements.len()
 			}
 			clear(t.sets)
 		}
