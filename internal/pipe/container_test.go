@@ -149,10 +149,17 @@ func (h *hostile) pending() (got int, err error) {
 	}
 }
 
-// fill connects to a name until that fails.
+// fill connects to a name until that fails. A proof may fail because the machine is busy, a
+// few of them.
 func (h *hostile) fill(fd int, port uint16, engine pipe.Engine) (got int, err error) {
-	for ; ; got++ {
-		if _, err := h.connect(fd, port, engine); err != nil {
+	const mostUnproved = 8
+	for unproved := 0; ; {
+		switch _, err := h.connect(fd, port, engine); {
+		case err == nil:
+			got++
+		case errors.Is(err, unix.ECONNREFUSED) && unproved < mostUnproved:
+			unproved++
+		default:
 			return got, err
 		}
 	}
