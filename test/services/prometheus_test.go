@@ -26,6 +26,7 @@ import (
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/state"
 	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/metricstest"
 	"github.com/scon-project/scon/test/bed/scontest"
 )
 
@@ -118,11 +119,11 @@ func TestPrometheusAlerts(t *testing.T) {
 				t.Errorf("no test %q", name)
 			}
 		}
-		want = append(want, fmt.Sprintf("| `%s` | `%s` | %s |", r.Alert, r.Expr, r.For))
+		want = append(want, fmt.Sprintf("`%s` (`%s` for %s):", r.Alert, r.Expr, r.For))
 	}
-	for line := range strings.Lines(string(document)) {
-		if strings.HasPrefix(line, "| `Scon") {
-			got = append(got, strings.Join(strings.SplitAfter(line, "|")[:4], ""))
+	for _, item := range metricstest.Items(string(document)) {
+		if strings.HasPrefix(item, "`Scon") {
+			got = append(got, item[:strings.Index(item, "):")+2])
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

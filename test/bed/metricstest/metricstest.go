@@ -73,6 +73,15 @@ func series(name string, m *dto.Metric) string {
 	return name + "{" + strings.Join(labels, ",") + "}"
 }
 
+// Items returns the items of a document's lists, each in one line.
+func Items(document string) (all []string) {
+	for _, item := range strings.Split("\n"+document, "\n- ")[1:] {
+		item, _, _ = strings.Cut(item, "\n\n")
+		all = append(all, strings.Join(strings.Fields(item), " "))
+	}
+	return all
+}
+
 // WantDocumented fails unless the document lists every family of a service with its kind,
 // labels and help, and no other family of that service. Families without another service's
 // prefix belong to express.
@@ -91,9 +100,9 @@ func WantDocumented(t *testing.T, document, service string, families Families) {
 		return "express"
 	}
 	var got, want []string
-	for line := range strings.Lines(string(content)) {
-		if name, is := strings.CutPrefix(line, "| `"); is && strings.HasPrefix(name, "scon_") && strings.Count(line, " | ") == 3 && serviceOf(name) == service {
-			got = append(got, strings.TrimSpace(line))
+	for _, item := range Items(string(content)) {
+		if name, is := strings.CutPrefix(item, "`"); is && strings.HasPrefix(name, "scon_") && serviceOf(name) == service {
+			got = append(got, item)
 		}
 	}
 	for name, f := range families {
@@ -104,8 +113,11 @@ func WantDocumented(t *testing.T, document, service string, families Families) {
 		for _, l := range f.Metric[0].Label {
 			labels = append(labels, "`"+l.GetName()+"`")
 		}
-		want = append(want, fmt.Sprintf("| `%s` | %s | %s | %s |",
-			name, strings.ToLower(f.GetType().String()), strings.Join(labels, ", "), f.GetHelp()))
+		by := ""
+		if labels != nil {
+			by = " by " + strings.Join(labels, ", ")
+		}
+		want = append(want, fmt.Sprintf("`%s` (%s%s): %s", name, strings.ToLower(f.GetType().String()), by, f.GetHelp()))
 	}
 	slices.Sort(want)
 	slices.Sort(got)
