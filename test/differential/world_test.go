@@ -48,7 +48,7 @@ var (
 
 // No rate limit of ICMP errors, no ARP, and a gateway that only routing rules use.
 // Conntrack keeps a connection that was reset for longer than a case takes, since it
-// accepts some RSTs in one world only (docs/differential.md).
+// accepts some RSTs in one world only (differential.md).
 const setUpDevice = `
 sysctl -q -w net.ipv4.icmp_ratemask=0 net.netfilter.nf_conntrack_acct=1 net.netfilter.nf_conntrack_tcp_timeout_close=600
 for d in all default eth0 docker0; do sysctl -q -w net.ipv4.conf.$d.send_redirects=0; done

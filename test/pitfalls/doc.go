@@ -1,3 +1,3 @@
-// Package pitfalls tests for known defects of other fast paths. docs/pitfalls.md
+// Package pitfalls tests for known defects of other fast paths. pitfalls.md
 // lists the cases with their tests, here and elsewhere.
 package pitfalls

@@ -20,10 +20,10 @@ var (
 	numbered  = regexp.MustCompile(`^\| (\d+) \|`)
 )
 
-// docs/pitfalls.md lists each case with a test, or with the reason why it cannot occur.
+// pitfalls.md lists each case with a test, or with the reason why it cannot occur.
 // The tests that it names exist, and it names all tests of this folder.
 func TestTableIsComplete(t *testing.T) {
-	table, err := os.ReadFile(filepath.Join(root, "docs/pitfalls.md"))
+	table, err := os.ReadFile("pitfalls.md")
 	if err != nil {
 		t.Fatal(err)
 	}
