@@ -106,8 +106,8 @@ func documented(t *testing.T) (all []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(string(text), -1) {
-		all = append(all, row[1])
+	for _, item := range regexp.MustCompile("(?m)^- `([^`]+)`:").FindAllStringSubmatch(string(text), -1) {
+		all = append(all, item[1])
 	}
 	return all
 }
