@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes the table "guest x suite" from the log of "make test-kernels" into a document,
+# Writes the table "suite x guest" from the log of "make test-kernels" into a document,
 # between its lines "<!-- results -->" and "<!-- end of results -->".
 #
 # Usage: scripts/kernels-table.sh LOG DOCUMENT [LINE]    LINE comes above the table
@@ -25,12 +25,12 @@ sed -n -e 's/^--- \(PASS\|FAIL\|SKIP\): Test\(SRIOV\|Irqbalance\|Cost\) (\(.*\)\
 	}
 	END {
 		if (!rows) exit 1
-		line = "| guest |"; rule = "| --- |"
-		for (c = 1; c <= columns; c++) { line = line " " suites[c] " |"; rule = rule " --- |" }
+		line = "| suite |"; rule = "| --- |"
+		for (r = 1; r <= rows; r++) { line = line " " guests[r] " |"; rule = rule " --- |" }
 		print line "\n" rule
-		for (r = 1; r <= rows; r++) {
-			line = "| " guests[r] " |"
-			for (c = 1; c <= columns; c++) line = line " " ((r, c) in cell ? cell[r, c] : "-") " |"
+		for (c = 1; c <= columns; c++) {
+			line = "| " suites[c] " |"
+			for (r = 1; r <= rows; r++) line = line " " ((r, c) in cell ? cell[r, c] : "-") " |"
 			print line
 		}
 	}' >>"$table" || { echo "kernels-table.sh: $1 has no results of tests in guests" >&2 && exit 1; }

@@ -183,7 +183,7 @@ scon (1.0.0-1) unstable; urgency=medium
 	}
 }
 
-// The table of results has each guest and suite once, whatever was in it before.
+// The table of results has each suite and guest once, whatever was in it before.
 func TestKernelsTable(t *testing.T) {
 	const log = `    --- PASS: TestTests/6.1/units (123.40s)
         --- PASS: TestTests/6.1/units/part (1.00s)
@@ -193,11 +193,12 @@ func TestKernelsTable(t *testing.T) {
 `
 	const want = `before
 <!-- results -->
-| guest | units | daemon | express | sriov |
-| --- | --- | --- | --- | --- |
-| 6.1 | passed, 2 min | - | passed, 61 s | - |
-| 6.12 without BTF | - | **failed** | - | - |
-| 6.12 | - | - | - | passed, 3 min |
+| suite | 6.1 | 6.12 without BTF | 6.12 |
+| --- | --- | --- | --- |
+| units | passed, 2 min | - | - |
+| daemon | - | **failed** | - |
+| express | passed, 61 s | - | - |
+| sriov | - | - | passed, 3 min |
 <!-- end of results -->
 after
 `
