@@ -32,7 +32,8 @@ func fill(page string, structs func(folder string) (map[string][]field, error)) 
 }
 
 // itemsOf returns the items of some types. The first is the document; others are named by the
-// field that has them. A "?" behind the kind of a field says that it may be absent.
+// field that has them. A "?" behind the kind of a field says that it may be absent; a field without
+// a kind is a string.
 func itemsOf(docs map[string][]field, types []string) (string, error) {
 	out := "\n"
 	path := map[string]string{types[0]: ""}
@@ -61,7 +62,10 @@ func itemsOf(docs map[string][]field, types []string) (string, error) {
 			if strings.Contains(options, "omitempty") {
 				kind += "?"
 			}
-			out += wrap(fmt.Sprintf("- `%s%s` (%s): %s", prefix, key, kind, what), 120)
+			if kind = " (" + kind + ")"; kind == " (string)" {
+				kind = ""
+			}
+			out += wrap(fmt.Sprintf("- `%s%s`%s: %s", prefix, key, kind, what), 120)
 		}
 	}
 	return out + "\n", nil
