@@ -2,13 +2,13 @@ package k8s
 
 import "strings"
 
-// The commands of docs/guides/kubernetes-node.md, which test/docs compares with that page.
+// The commands of docs/kubernetes.md, which test/docs compares with that page.
 const (
 	guideUpgrade   = "helm upgrade scon packaging/helm/scon --namespace scon-system --reset-then-reuse-values --set image.tag=VERSION --wait"
 	guideUninstall = "helm uninstall scon --namespace scon-system --wait"
 )
 
-// runGuide runs a command of the guide.
+// runGuide runs a command of the document.
 func (c *cluster) runGuide(command string) (printed string) {
 	c.t.Helper()
 	text := strings.NewReplacer("NAMESPACE/POD/CONTAINER", "default/server/echo", "POD", c.daemonOn(1), "web-0", "far",
@@ -21,7 +21,7 @@ func (c *cluster) runGuide(command string) (printed string) {
 	return ""
 }
 
-// What the guide says to look at is there.
+// What the document says to look at is there.
 func (c *cluster) testGuide() {
 	for command, want := range map[string]string{
 		"kubectl -n scon-system get pods -l app.kubernetes.io/component=daemon -o wide":   c.daemonOn(2),
