@@ -106,7 +106,7 @@ func documented(t *testing.T) (all []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, item := range regexp.MustCompile("(?m)^- `([^`]+)`:").FindAllStringSubmatch(string(text), -1) {
+	for _, item := range regexp.MustCompile("(?m)^- `([^`]+)`(?::| →)").FindAllStringSubmatch(string(text), -1) {
 		all = append(all, item[1])
 	}
 	return all
