@@ -32,7 +32,7 @@ func fill(page string, structs func(folder string) (map[string][]field, error)) 
 }
 
 // itemsOf returns the items of some types. The first is the document; others are named by the
-// field that has them. A "?" behind the kind of a field says that it may be absent; a field without
+// field that has them. A "?" behind the name of a field says that it may be absent; a field without
 // a kind is a string.
 func itemsOf(docs map[string][]field, types []string) (string, error) {
 	out := "\n"
@@ -58,14 +58,14 @@ func itemsOf(docs map[string][]field, types []string) (string, error) {
 			if what == "" {
 				return "", fmt.Errorf("%s.%s has no comment", name, f.name)
 			}
-			kind := f.kind
+			name := prefix + key
 			if strings.Contains(options, "omitempty") {
-				kind += "?"
+				name += "?"
 			}
-			if kind = " (" + kind + ")"; kind == " (string)" {
-				kind = ""
+			if f.kind != "string" {
+				name += ":" + f.kind
 			}
-			out += wrap(fmt.Sprintf("- `%s%s`%s: %s", prefix, key, kind, what), 120)
+			out += wrap(fmt.Sprintf("- `%s`: %s", name, what), 120)
 		}
 	}
 	return out + "\n", nil

@@ -73,8 +73,8 @@ func TestLists(t *testing.T) {
 	}
 	page := "a\n<!-- fields of p: Doc Part -->\nold\n<!-- end -->\nb\n"
 	got, err := fill(page, func(string) (map[string][]field, error) { return structs(dir) })
-	want := "a\n<!-- fields of p: Doc Part -->\n\n- `at`: its time\n- `parts` (objects): its parts\n- `by` (objects by name): parts, too\n" +
-		"- `pair` (pair of numbers?): a | pair\n- `parts[].why` (string?): the reason\n\n<!-- end -->\nb\n"
+	want := "a\n<!-- fields of p: Doc Part -->\n\n- `at`: its time\n- `parts:objects`: its parts\n- `by:objects by name`: parts, too\n" +
+		"- `pair?:pair of numbers`: a | pair\n- `parts[].why?`: the reason\n\n<!-- end -->\nb\n"
 	if err != nil || got != want {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, got, want)
 	}
