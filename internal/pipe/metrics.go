@@ -13,10 +13,10 @@ var (
 	connectionsGauge = metrics.Gauge("scon_pipe_connections", "Connections of the pipe.", "engine")
 	memoryGauge      = metrics.Gauge("scon_pipe_memory_bytes", "Memory of the pipe's rings.")
 	limitGauge       = metrics.Gauge("scon_pipe_memory_limit_bytes", "Memory limit of the pipe's rings.")
-	madeCounter      = metrics.Counter("scon_pipe_connections_made_total", "Connections of the pipe since the broker's start.")
-	refusedCounter   = metrics.Counter("scon_pipe_connections_refused_total", "Connections that the broker refused since its start.", "reason")
-	grownCounter     = metrics.Counter("scon_pipe_rings_grown_total", "Rings enlarged since the broker's start.")
-	sentCounter      = metrics.Counter("scon_pipe_sent_bytes_total", "Bytes sent by the pipe's connections since the broker's start, as their ends report.")
+	madeCounter      = metrics.Counter("scon_pipe_connections_made_total", "Connections of the pipe.")
+	refusedCounter   = metrics.Counter("scon_pipe_connections_refused_total", "Connections that the broker refused.", "reason")
+	grownCounter     = metrics.Counter("scon_pipe_rings_grown_total", "Rings enlarged.")
+	sentCounter      = metrics.Counter("scon_pipe_sent_bytes_total", "Bytes sent by the pipe's connections, as their ends report.")
 )
 
 // writeMetrics writes the broker's state in Prometheus' text format.

@@ -11,14 +11,14 @@ import (
 var (
 	attachments = metrics.Gauge("scon_startup_attachments", "Devices of containers.", "network")
 	addresses   = metrics.Gauge("scon_startup_addresses", "Leased addresses, including those of the pool.", "network")
-	handedOver  = metrics.Counter("scon_startup_handed_over_total", "Pooled namespaces handed over to containers since the service's start.")
-	madeInPlace = metrics.Counter("scon_startup_in_place_total", "Containers whose device was made in their own namespace since the service's start.", "reason")
+	handedOver  = metrics.Counter("scon_startup_handed_over_total", "Pooled namespaces handed over to containers.")
+	madeInPlace = metrics.Counter("scon_startup_in_place_total", "Containers whose device was made in their own namespace.", "reason")
 	poolReady   = metrics.Gauge("scon_startup_pool_ready", "Prepared namespaces in the pool.", "network")
 	poolTarget  = metrics.Gauge("scon_startup_pool_target", "Target number of prepared namespaces.", "network")
-	poolMissed  = metrics.Counter("scon_startup_pool_missed_total", "Containers that found the pool empty since the service's start.", "network")
+	poolMissed  = metrics.Counter("scon_startup_pool_missed_total", "Containers that found the pool empty.", "network")
 	stageInside = metrics.Gauge("scon_startup_stage_containers", "Containers in a stage.", "stage")
 	stageWait   = metrics.Gauge("scon_startup_stage_waiting", "Containers that wait for admission to a stage.", "stage")
-	stageTimes  = metrics.Histogram("scon_startup_stage_seconds", "Times that containers took for a stage, the wait for admission included, since the service's start.", "stage")
+	stageTimes  = metrics.Histogram("scon_startup_stage_seconds", "Times that containers took for a stage, the wait for admission included.", "stage")
 )
 
 // writeMetrics writes the service's state in Prometheus' text format.

@@ -16,9 +16,9 @@ var (
 	conentriesLimit = metrics.Gauge("scon_conentries_limit", "The most Conentries that there may be.")
 	tableBytes      = metrics.Gauge("scon_table_bytes", "Memory of the kernel that the table of Conentries takes.")
 	tableRoom       = metrics.Gauge("scon_table_room", "Conentries that have room in the table before it has to grow.")
-	composed        = metrics.Counter("scon_conentries_composed_total", "Conentries composed since the daemon's start.")
-	composing       = metrics.Histogram("scon_conentry_composing_seconds", "Times from the packet that made a connection a candidate until it had its Conentry, since the daemon's start.")
-	refused         = metrics.Counter("scon_candidates_refused_total", "Connections that were checked and stay regular, each time they were, since the daemon's start.", "reason")
+	composed        = metrics.Counter("scon_conentries_composed_total", "Conentries composed.")
+	composing       = metrics.Histogram("scon_conentry_composing_seconds", "Times from the packet that made a connection a candidate until it had its Conentry.")
+	refused         = metrics.Counter("scon_candidates_refused_total", "Connections that were checked and stay regular, each time they were.", "reason")
 
 	expressPackets   = metrics.Counter("scon_express_packets_total", "Packets that went express, of all containers, those that are gone included.")
 	expressBytes     = metrics.Counter("scon_express_bytes_total", "Bytes of express packets, from the IP header on.")
@@ -32,12 +32,12 @@ var (
 	containerBytes   = metrics.Counter("scon_container_express_bytes_total", "Bytes of a container's express packets, from the IP header on.", "container", "device", "direction")
 	containerRegular = metrics.Counter("scon_container_regular_packets_total", "Packets that a container sent or received on the regular path.", "container", "device", "reason")
 
-	changes    = metrics.Counter("scon_changes_total", "Changes since the daemon's start that may make decisions stale: some, or all.", "kind")
-	rulesRead  = metrics.Counter("scon_rules_read_total", "Times that all rules were read since the daemon's start; otherwise their changes are followed.")
-	concerned  = metrics.Counter("scon_rules_retired_total", "Conentries that changes of rules concerned, since the daemon's start.")
-	unknown    = metrics.Histogram("scon_rules_unknown_seconds", "Times from a change of rules until the daemon knew them, in which everything was regular, since its start.")
-	lost       = metrics.Counter("scon_messages_lost_total", "Times that netlink messages were lost since the daemon's start; the whole state is read again then.", "source")
-	heartbeats = metrics.Counter("scon_heartbeats_total", "Signs of life to the programs since the daemon's start.")
+	changes    = metrics.Counter("scon_changes_total", "Changes that may make decisions stale: some, or all.", "kind")
+	rulesRead  = metrics.Counter("scon_rules_read_total", "Times that all rules were read; otherwise their changes are followed.")
+	concerned  = metrics.Counter("scon_rules_retired_total", "Conentries that changes of rules concerned.")
+	unknown    = metrics.Histogram("scon_rules_unknown_seconds", "Times from a change of rules until the daemon knew them, in which everything was regular.")
+	lost       = metrics.Counter("scon_messages_lost_total", "Times that netlink messages were lost; the whole state is read again then.", "source")
+	heartbeats = metrics.Counter("scon_heartbeats_total", "Signs of life to the programs.")
 )
 
 // states are all values of label state.
