@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes the table "suite x guest" from the log of "make test-kernels" into a document,
+# Writes the table "suite x guest", with the times of those that passed, from the log of "make test-kernels" into a document,
 # between its lines "<!-- results -->" and "<!-- end of results -->".
 #
 # Usage: scripts/kernels-table.sh LOG DOCUMENT [LINE]    LINE comes above the table
@@ -21,7 +21,7 @@ sed -n -e 's/^--- \(PASS\|FAIL\|SKIP\): Test\(SRIOV\|Irqbalance\|Cost\) (\(.*\)\
 		gsub(/_/, " ", guest)
 		if (!(guest in row)) { row[guest] = ++rows; guests[rows] = guest }
 		if (!(suite in column)) { column[suite] = ++columns; suites[columns] = suite }
-		cell[row[guest], column[suite]] = $1 == "PASS" ? "passed, " ($4 < 90 ? $4 " s" : int(($4 + 30) / 60) " min") : $1 == "FAIL" ? "**failed**" : "skipped"
+		cell[row[guest], column[suite]] = $1 == "PASS" ? ($4 < 90 ? $4 " s" : int(($4 + 30) / 60) " min") : $1 == "FAIL" ? "**failed**" : "skipped"
 	}
 	END {
 		if (!rows) exit 1

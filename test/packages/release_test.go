@@ -195,10 +195,10 @@ func TestKernelsTable(t *testing.T) {
 <!-- results -->
 | suite | 6.1 | 6.12 without BTF | 6.12 |
 | --- | --- | --- | --- |
-| units | passed, 2 min | - | - |
+| units | 2 min | - | - |
 | daemon | - | **failed** | - |
-| express | passed, 61 s | - | - |
-| sriov | - | - | passed, 3 min |
+| express | 61 s | - | - |
+| sriov | - | - | 3 min |
 <!-- end of results -->
 after
 `
