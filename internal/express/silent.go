@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strconv"
 	"time"
 
@@ -91,9 +90,7 @@ func (s *silent) poll(devices []string, ageing time.Duration) (changed string) {
 		}
 	}
 	s.limits.NeighbourChoosesNexthop = s.isOn("ipv4/fib_multipath_use_neigh")
-	if learns := s.learns(devices); learns != "" {
-		s.limits.Unwatched = learns
-	}
+	s.readLearnt(devices)
 	s.files.Trim()
 	for file, value := range s.values {
 		if before, known := was[file]; known && before != value {
@@ -103,25 +100,23 @@ func (s *silent) poll(devices []string, ageing time.Duration) (changed string) {
 	return changed
 }
 
-// learns returns by which setting this host lets other routers change the way of packets
-// that it forwards, "" if by none: the kernel announces nothing of it. IPv4 takes redirects
-// where all devices may (IN_DEV_RX_REDIRECTS), IPv6 where a device does not forward by its own
-// setting (rt6_do_redirect, rt6_check_neigh), and path MTUs count if a setting says so
+// readLearnt finds the settings by which this host lets other routers change the way of packets
+// that it forwards, of which the kernel announces nothing. IPv4 takes redirects where all devices
+// may (IN_DEV_RX_REDIRECTS), IPv6 where a device does not forward by its own setting
+// (rt6_do_redirect, rt6_check_neigh). Path MTUs of IPv4 count if a setting says so
 // (ip_dst_mtu_maybe_forward).
-func (s *silent) learns(devices []string) string {
-	if s.isOn("ipv4/ip_forward_use_pmtu") {
-		return "path MTUs that this host has learnt count for what it forwards (ip_forward_use_pmtu), and the kernel does not announce them"
+func (s *silent) readLearnt(devices []string) {
+	switch {
+	case s.isOn("ipv4/ip_forward_use_pmtu"):
+		s.limits.Learnt4 = "path MTUs that this host has learnt count for what it forwards (ip_forward_use_pmtu), and the kernel does not announce them"
+	case s.isOn("ipv4/conf/all/accept_redirects"):
+		s.limits.Learnt4 = "redirects of other routers are accepted (accept_redirects), and the kernel does not announce them"
 	}
-	if s.isOn("ipv4/conf/all/accept_redirects") {
-		return "redirects of other routers are accepted (accept_redirects), and the kernel does not announce them"
-	}
-	forwards := s.isOn("ipv6/conf/all/forwarding") || slices.ContainsFunc(devices, func(dev string) bool { return s.isOn("ipv6/conf/" + dev + "/force_forwarding") })
 	for _, dev := range devices {
-		if forwards && s.values["ipv6/conf/"+dev+"/forwarding"] == "0" {
-			return "IPv6 takes redirects and other routers at " + dev + ", where forwarding is off, and the kernel does not announce them"
+		if s.values["ipv6/conf/"+dev+"/forwarding"] == "0" {
+			s.limits.Learnt6 = "IPv6 takes redirects and other routers at " + dev + ", where forwarding is off, and the kernel does not announce them"
 		}
 	}
-	return ""
 }
 
 func (s *silent) isOn(name string) bool { return s.values[name] != "" && s.values[name] != "0" }

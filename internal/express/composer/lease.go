@@ -22,6 +22,9 @@ import (
 type Limits struct {
 	// Unwatched is what may matter and is not watched, "" for nothing.
 	Unwatched string
+	// Learnt4 and Learnt6 say how other routers may change the way of packets of IPv4 and IPv6
+	// without an announcement, "" if they may not.
+	Learnt4, Learnt6 string
 	// TCP and UDP are the shortest timeouts that conntrack may give an established
 	// connection, Unreplied that of UDP without an answer.
 	TCP, UDP, Unreplied time.Duration
@@ -167,7 +170,13 @@ func (c *Composer) shortBy(e *contable.Conentry, conn conntrack.Conn) string {
 	case silence == rules.MarkSilence && !c.recheck.watchMark(e):
 		return BoundByMarks
 	}
-	return c.limits.Unwatched
+	if c.limits.Unwatched != "" {
+		return c.limits.Unwatched
+	}
+	if conn.Orig.Src.Addr().Is4() {
+		return c.limits.Learnt4
+	}
+	return c.limits.Learnt6
 }
 
 // hasMST reports whether a port's bridge has MST; 0 is no port.
