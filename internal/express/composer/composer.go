@@ -327,7 +327,7 @@ func (c *Composer) confirm(e *contable.Conentry, answer conntrack.Answer, now ti
 	if e.Untracked {
 		return errors.Is(answer.Err, conntrack.ErrNotFound)
 	}
-	if answer.Err != nil || conn.ID != e.Conn.ID || c.Unfit(conn) != "" {
+	if answer.Err != nil || !conn.Same(e.Conn) || c.Unfit(conn) != "" {
 		return false
 	}
 	if conn.Mark != e.Conn.Mark {

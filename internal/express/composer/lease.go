@@ -230,7 +230,7 @@ func (c *Composer) letAgain(e *contable.Conentry) {
 		return
 	}
 	conn, err := c.ct.Get(e.Conn.Orig)
-	if err != nil || conn.ID != e.Conn.ID {
+	if err != nil || !conn.Same(e.Conn) {
 		return // the announcement of its end follows
 	}
 	if e.Conn.Status != conn.Status {

@@ -1,8 +1,13 @@
 package composer
 
 import (
+	"net/netip"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/contable"
 )
 
@@ -40,5 +45,27 @@ func TestRecheckNext(t *testing.T) {
 	}
 	if len(asked) != doubted+waiting {
 		t.Errorf("%d asked for, want %d", len(asked), doubted+waiting)
+	}
+}
+
+// A connection that conntrack has lost and that began again is another one if it is translated
+// in another way, though it may have got the same ID.
+func TestConfirmTranslation(t *testing.T) {
+	t.Parallel()
+	client, server := netip.MustParseAddrPort("172.17.0.2:4000"), netip.MustParseAddrPort("10.77.0.2:7000")
+	masqueraded := func(port uint16) conntrack.Conn {
+		const confirmed = 1 << 3
+		as := netip.AddrPortFrom(netip.MustParseAddr("10.77.0.1"), port)
+		return conntrack.Conn{
+			Orig: conntrack.Tuple{Proto: unix.IPPROTO_UDP, Src: client, Dst: server}, Reply: conntrack.Tuple{Proto: unix.IPPROTO_UDP, Src: server, Dst: as},
+			ID: 7, Status: confirmed, Timeout: time.Minute,
+		}
+	}
+	c, e := new(Composer), &contable.Conentry{Conn: masqueraded(4000)}
+	if !c.confirm(e, conntrack.Answer{Conn: masqueraded(4000)}, time.Now()) {
+		t.Error("the same one is another one")
+	}
+	if c.confirm(e, conntrack.Answer{Conn: masqueraded(4001)}, time.Now()) {
+		t.Error("another one is the same")
 	}
 }

@@ -59,7 +59,7 @@ func (t *TCP) UpdateSilent(from, n uint32, now time.Time) {
 // latest packet.
 func (t *TCP) extend(e *contable.Conentry, unseen time.Duration) {
 	conn, err := t.ct.Get(e.Conn.Orig)
-	if err != nil || conn.ID != e.Conn.ID {
+	if err != nil || !conn.Same(e.Conn) {
 		return // the announcement of its end follows
 	}
 	if err := t.ct.SetTimeout(conn, conn.Timeout+unseen); err != nil {
@@ -69,7 +69,7 @@ func (t *TCP) extend(e *contable.Conentry, unseen time.Duration) {
 
 func (t *TCP) updateSilent(e *contable.Conentry, acknowledged bool, unseen time.Duration, limits timeouts) {
 	conn, err := t.ct.Get(e.Conn.Orig)
-	if err != nil || conn.ID != e.Conn.ID {
+	if err != nil || !conn.Same(e.Conn) {
 		return // the announcement of its end follows
 	}
 	update := conntrack.TCPUpdate{Acknowledged: acknowledged}
@@ -149,7 +149,7 @@ func (t *TCP) CorrectResets(now time.Time) {
 
 func (t *TCP) correct(r reset, limits timeouts) {
 	conn, err := t.ct.Get(r.conn.Orig)
-	if err != nil || conn.ID != r.conn.ID {
+	if err != nil || !conn.Same(r.conn) {
 		return
 	}
 	truth := conntrack.TCPUpdate{State: conntrack.TCPClosed}

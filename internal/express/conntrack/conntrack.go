@@ -86,6 +86,11 @@ func (c Conn) Confirmed() bool { return c.Status&statusConfirmed != 0 }
 // Dying reports whether the entry is being removed from the table.
 func (c Conn) Dying() bool { return c.Status&statusDying != 0 }
 
+// Same reports whether two are one connection. The kernel makes the ID of where an entry is
+// and of its first tuple (net/netfilter/nf_conntrack_core.c, nf_ct_get_id): one that takes the
+// place of another one of the same tuple has its ID, and may be translated in another way.
+func (c Conn) Same(o Conn) bool { return c.ID == o.ID && c.Orig == o.Orig && c.Reply == o.Reply }
+
 // Translated reports whether an address or a port is translated.
 func (c Conn) Translated() bool { return c.Reply != c.Orig.Reverse() }
 
