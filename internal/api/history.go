@@ -15,14 +15,12 @@ const HistoryPath = "/v1/history"
 type History struct {
 	// Container is the name, ID or device that was asked for; absent for the whole machine.
 	Container string `json:"container,omitempty"`
-	// Points are in the order of their times, without gaps: the latest 120 of a second each,
-	// before them those of 10 s each. While no connection has a Conentry they are 10 s long.
+	// Points are in order, without gaps: the latest 120 of a second each, others, and those
+	// of times without Conentries, of 10 s.
 	Points []Point `json:"points"`
 	// Containers are the sums of each container's points, those that are gone included.
 	Containers []HistoryContainer `json:"containers"`
-	// LeftOut counts containers that have no history of their own, as there are too many;
-	// the machine's has their packets.
-	LeftOut int `json:"left_out"`
+	LeftOut    int                `json:"left_out"` // containers without a history of their own, as there are too many
 }
 
 // Traffic is what went express and regular in a time.

@@ -50,18 +50,16 @@ const (
 type Status struct {
 	// State is `active`, `paused` or `inert`; `down`, with exit status 1, where the daemon
 	// does not answer while another service runs.
-	State  string `json:"state"`
-	Why    string `json:"why,omitempty"` // the reason for `inert`
-	Kernel string `json:"kernel"`        // its release
-	Mode   string `json:"mode"`          // `tcx` or `clsact`
-	// Generation is that of the decisions: it grows with every change of routes, links,
-	// neighbours, and of rules that concern many connections.
-	Generation uint32      `json:"generation"`
-	Rules      Rules       `json:"rules"`      // how the rules are followed
-	Table      Table       `json:"table"`      // of the connections
-	Hooks      []Hook      `json:"hooks"`      // programs at devices
-	Containers []Container `json:"containers"` // ports of containers that are hooked
-	Totals     Totals      `json:"totals"`     // over all containers
+	State      string      `json:"state"`
+	Why        string      `json:"why,omitempty"` // the reason for `inert`
+	Kernel     string      `json:"kernel"`        // its release
+	Mode       string      `json:"mode"`          // `tcx` or `clsact`
+	Generation uint32      `json:"generation"`    // of the decisions
+	Rules      Rules       `json:"rules"`         // how the rules are followed
+	Table      Table       `json:"table"`         // of the connections
+	Hooks      []Hook      `json:"hooks"`         // programs at devices
+	Containers []Container `json:"containers"`    // ports of containers that are hooked
+	Totals     Totals      `json:"totals"`        // over all containers
 	// Reasons counts the regular packets at the uplinks by reason; the host's own are among
 	// them.
 	Reasons map[string]uint64 `json:"reasons"`
@@ -69,8 +67,8 @@ type Status struct {
 	Skipped []Skipped `json:"skipped"`
 	PID     int       `json:"pid"`     // of the daemon
 	Version string    `json:"version"` // of the daemon
-	// StartedMS is when the daemon began to serve, in milliseconds since 1970: `scon reload`
-	// begins anew in the same process.
+	// StartedMS is when the daemon began to serve, also by `scon reload`, in milliseconds
+	// since 1970.
 	StartedMS int64 `json:"started_ms"`
 	// Layout is the version of the maps in the kernel: a daemon with the same version
 	// takes over the Conentries.
@@ -84,7 +82,7 @@ type Rules struct {
 	Generation uint32  `json:"generation"` // of nftables, as far as the daemon has followed it
 	Read       uint64  `json:"read"`       // how often all of them were read
 	Retired    uint64  `json:"retired"`    // Conentries that changes concerned
-	Unknown    float64 `json:"unknown_s"`  // how long, in seconds, everything was regular as rules had changed and were not known
+	Unknown    float64 `json:"unknown_s"`  // seconds in which everything was regular, as changed rules were not known
 }
 
 // Table says how large the table of Conentries is. It grows on demand.
@@ -190,14 +188,12 @@ type Flow struct {
 	// LeasePackets is how many packets of one direction end a lease before; absent for
 	// discards.
 	LeasePackets uint32 `json:"lease_limit_packets,omitempty"`
-	// LeaseBound is which of the two bounds acts, and why, in words; absent for discards.
+	// LeaseBound is which of the two bounds acts, and why; absent for discards.
 	LeaseBound string `json:"lease_bound,omitempty"`
-	Oif        string `json:"oif"`      // egress device, "" until recorded
-	NextHop    string `json:"next_hop"` // MAC address, "" until recorded
-	MTU        int    `json:"mtu"`      // 0 until recorded
-	// Overlay is the device that sends the packets if they bypass the overlay device
-	// oif and carry its headers already; absent otherwise.
-	Overlay string `json:"overlay,omitempty"`
+	Oif        string `json:"oif"`               // egress device, "" until recorded
+	NextHop    string `json:"next_hop"`          // MAC address, "" until recorded
+	MTU        int    `json:"mtu"`               // 0 until recorded
+	Overlay    string `json:"overlay,omitempty"` // the device that sends packets which bypass the overlay device oif
 }
 
 // Explanation is the answer to `scon explain FLOW|CONTAINER`.

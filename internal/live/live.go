@@ -47,14 +47,14 @@ func Take(s Source) (Snapshot, error) {
 type View struct {
 	At      time.Time `json:"at"`         // of the later snapshot
 	Seconds float64   `json:"interval_s"` // the interval, in seconds
-	// Restarted means that another daemon answered than before. It takes over the
-	// counters of the connections; what it does not take over counts from zero.
+	// Restarted means that another daemon answered than before; what it does not take over
+	// counts from zero.
 	Restarted bool   `json:"restarted"`
 	PID       int    `json:"pid"`           // of the daemon
 	State     string `json:"state"`         // as of `scon status`
 	Why       string `json:"why,omitempty"` // why it is not active
-	// DaemonCPU is the daemon's processor time, in percent of one CPU. In the first
-	// interval of a restarted daemon it is its whole time so far.
+	// DaemonCPU is the daemon's processor time, in percent of one CPU; in the first interval
+	// of a restarted daemon its whole time so far.
 	DaemonCPU float64 `json:"daemon_cpu_pct"`
 	// SoftirqCPU is the processor time of this machine's softirqs, in percent of one CPU.
 	SoftirqCPU float64 `json:"softirq_cpu_pct"`
