@@ -5,9 +5,11 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/test/bed/lab"
 	"github.com/scon-project/scon/test/bed/scontest"
@@ -72,4 +74,31 @@ func wantState(c *scontest.Connection, least, most uint8) {
 		}
 		return err
 	})
+}
+
+// A connection that is older than the daemon, and whose entry conntrack judges by sequence
+// numbers again, has another entry, which took the place of the one that the daemon knew: its
+// Conentry is removed, though the ID may be the same.
+func TestJudgedAgain(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{Config: func(c *config.Config) { c.FlushIdle = time.Hour }})
+	c := b.Outgoing("tcp", 1)
+	b.Up()
+	c.GoExpress()
+	err := b.Do(lab.Device, func() error {
+		ct, err := conntrack.Open()
+		if err != nil {
+			return err
+		}
+		defer ct.Close()
+		conn, err := ct.Get(conntrack.Tuple{Proto: unix.IPPROTO_TCP, Src: netip.AddrPortFrom(b.Addr(c.From), c.Port()), Dst: netip.MustParseAddrPort(c.Client.RemoteAddr().String())})
+		if err != nil {
+			return err
+		}
+		return ct.JudgeTCP(conn)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.WaitGone()
 }

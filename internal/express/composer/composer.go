@@ -302,11 +302,14 @@ func (c *Composer) release(now time.Time) map[*contable.Conentry]Refusal {
 	return refused
 }
 
-// confirmAll asks conntrack again about Conentries.
+// confirmAll asks conntrack again about Conentries. One whose connection conntrack judges by
+// sequence numbers again has another entry, which took the old one's place.
 func (c *Composer) confirmAll(all []*contable.Conentry, now time.Time) {
 	for i, answer := range c.ct.GetAll(tuplesOf(all)) {
-		if !c.confirm(all[i], answer, now) {
-			c.table.Retire(all[i], now)
+		e := all[i]
+		judged := e.Conn.Orig.Proto == protoTCP && !e.Untracked && !answer.Conn.Liberal()
+		if judged || !c.confirm(e, answer, now) {
+			c.table.Retire(e, now)
 		}
 	}
 }
