@@ -68,12 +68,29 @@ type Bed struct {
 // beds counts the beds of this process, for unique names.
 var beds atomic.Uint32
 
+// inMemory makes a directory that ends with the test. State directories are in memory, as
+// /run is: where the disk's file system is ext4 with discard, unlink(2) waits for the disk
+// (ext4_free_blocks in fs/ext4/mballoc.c), on a busy one for longer than a test does.
+func inMemory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "scon-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 // New builds a lab whose rules drop packets that conntrack marks INVALID, as many
 // rule sets do.
 func New(t *testing.T, l Layout) *Bed {
 	t.Helper()
 	b := &Bed{
-		T: t, Dir: t.TempDir(), Clsact: l.Clsact, Pages: l.PageSlots, SCON: l.SCON, Config: config.Default(),
+		T: t, Dir: inMemory(t), Clsact: l.Clsact, Pages: l.PageSlots, SCON: l.SCON, Config: config.Default(),
 		Opts: lab.Options{
 			Prefix:     cmp.Or(l.Prefix, fmt.Sprintf("scon-d%d-%d-", os.Getpid(), beds.Add(1))),
 			Containers: max(l.Containers, 1),
