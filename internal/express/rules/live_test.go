@@ -115,6 +115,7 @@ func (f *follower) fresh() (state *nftables, ruleset Ruleset) {
 func (f *follower) sh(script string) bool {
 	c := exec.Command("sh", "-ec", script)
 	c.Dir = f.dir
+	c.Env = append(os.Environ(), lockIn(f.dir))
 	ok := false
 	nstest.Do(f.t, f.ns, func() { ok = c.Run() == nil })
 	return ok

@@ -37,6 +37,10 @@ func readIn(t *testing.T, ns string, opts Options) (r Ruleset) {
 	return r
 }
 
+// lockIn has iptables use a lock in a directory: it does not wait for tests that run at the
+// same time.
+func lockIn(dir string) string { return "XTABLES_LOCKFILE=" + filepath.Join(dir, "xtables.lock") }
+
 // load gives rules to a tool that reads them from a file. The test is skipped if
 // the kernel does not know what the tool makes of them.
 func load(t *testing.T, ns, tool, rules string) {
@@ -47,7 +51,9 @@ func load(t *testing.T, ns, tool, rules string) {
 	}
 	words := append(strings.Fields(tool), file)
 	nstest.Do(t, ns, func() {
-		out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+		cmd := exec.Command(words[0], words[1:]...)
+		cmd.Env = append(os.Environ(), lockIn(filepath.Dir(file)))
+		out, err := cmd.CombinedOutput()
 		switch {
 		case err != nil && strings.Contains(string(out), "Operation not supported"),
 			err != nil && strings.Contains(string(out), "Protocol error"): // no conntrack of bridges
