@@ -29,7 +29,7 @@ var cuda = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	for _, build := range [][]string{
-		{"make", "-C", "../..", "cuda", "CUDA=" + filepath.Join(dir, "scon-pipe-cuda")},
+		{"make", "-C", "../..", "cuda", "BIN=" + dir, "CUDA=" + filepath.Join(dir, "scon-pipe-cuda")},
 		{"cc", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-o", filepath.Join(dir, "libcuda.so.1"), "testdata/libcuda.c"},
 	} {
 		if said, err := exec.Command(build[0], build[1:]...).CombinedOutput(); err != nil {

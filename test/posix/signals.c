@@ -221,8 +221,8 @@ void case_cancel(void)
 	waiter = start(write_on, p.a);
 	pause_ms(50);
 	pthread_cancel(waiter);
-	pthread_join(waiter, &r);
-	say("ended %d", r == PTHREAD_CANCELED);
+	/* Whether a call ends that has transferred bytes differs between C libraries. */
+	pthread_join(waiter, NULL);
 	drain(p);
 	stream_both(p);
 	close_pair(p);
