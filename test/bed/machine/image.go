@@ -133,7 +133,9 @@ func (r *rootfs) copy(name, from string) {
 // or "/lib64/ld-linux-x86-64.so.2 (0x...)".
 var libraryPath = regexp.MustCompile(`(?m)(?:^\s*|=> )(/\S+) \(0x`)
 
-// libraries returns the shared libraries of a program, none for a static one.
+// libraries returns the shared libraries of a program, none for a static one: those that it is
+// linked to, and the one that the C library loads when a thread ends by pthread_exit or is
+// cancelled, without which it aborts the program.
 func libraries(program string) ([]string, error) {
 	out, err := exec.Command("ldd", program).CombinedOutput()
 	if err != nil && !bytes.Contains(out, []byte("not a dynamic executable")) {
@@ -142,6 +144,9 @@ func libraries(program string) ([]string, error) {
 	var libs []string
 	for _, m := range libraryPath.FindAllSubmatch(out, -1) {
 		libs = append(libs, string(m[1]))
+		if unwinder := filepath.Join(filepath.Dir(string(m[1])), "libgcc_s.so.1"); filepath.Base(string(m[1])) == "libc.so.6" && !bytes.Contains(out, []byte(unwinder)) {
+			libs = append(libs, unwinder)
+		}
 	}
 	return libs, nil
 }
