@@ -8,6 +8,7 @@ cd "$(dirname "$0")/../libsconpipe/run"
 # Layer: header, then files. All files of "calls" interpose the C library's calls.
 layers='
 args.h
+libc.h
 real.h          real.c
 native.h
 socket.h        socket.c

@@ -16,7 +16,7 @@ demo="iproute2 iptables nftables busybox-static:busybox docker.io:dockerd docker
 # The programs that tests run.
 test="bpftool conntrack ethtool ipset iputils-ping procps util-linux
 	containernetworking-plugins:/usr/lib/cni/host-local docker.io:dockerd docker-cli:docker iperf3 haproxy mosquitto mosquitto-clients
-	nginx-light:nginx curl wrk python3:python3 redis-server redis-tools:redis-benchmark postgresql:pgbench"
+	nginx-light:nginx curl wrk python3:python3 redis-server redis-tools:redis-benchmark postgresql:pgbench musl-tools:musl-gcc"
 # Containers that start with other plugins and runtimes than Docker's.
 startup="busybox-static:busybox runc containerd containernetworking-plugins runsc qemu-system-x86
 	openvswitch-switch:ovs-vswitchd podman netavark:/usr/lib/podman/netavark lxc:lxc-start"
@@ -25,7 +25,7 @@ kernels="qemu-system-x86 kmod:depmod xz-utils:xz"
 # Guests of another architecture.
 arm64="qemu-system-arm:qemu-system-aarch64"
 # Packages for both architectures.
-packages="gcc-aarch64-linux-gnu libc6-dev-arm64-cross lintian mmdebstrap arch-test"
+packages="musl-dev:/usr/include/$(uname -m)-linux-musl gcc-aarch64-linux-gnu libc6-dev-arm64-cross lintian mmdebstrap arch-test"
 # The image.
 image="podman gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 # A cluster of Kubernetes' own programs.

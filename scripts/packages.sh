@@ -31,7 +31,7 @@ archive() { # DIRECTORY FILE
 }
 
 # stage installs everything below $work/$1/all, where paths are as in packages. LIBRARIES
-# has OpenSSL for another architecture.
+# has OpenSSL and musl's headers for another architecture.
 stage() { # ARCH TRIPLET [LIBRARIES]
 	all=$work/$1/all
 	prefix=
@@ -40,7 +40,7 @@ stage() { # ARCH TRIPLET [LIBRARIES]
 	for target in "build cuda" install; do
 		# shellcheck disable=SC2086 # a list of targets
 		GOARCH=$1 make $target BIN="$work/$1/bin" HOST_SCON="$work/$(dpkg --print-architecture)/bin/scon" \
-			DESTDIR="$all" PREFIX=/usr LIBDIR="/usr/lib/$2" VERSION="$VERSION" \
+			DESTDIR="$all" PREFIX=/usr LIBDIR="/usr/lib/$2" VERSION="$VERSION" MUSL="${3-}/usr/include/${2%-gnu}-musl" \
 			CC="${prefix}gcc" AR="${prefix}ar" OBJCOPY="${prefix}objcopy" CFLAGS="$flags${3:+ -I$3/usr/include -I$3/usr/include/$2}" \
 			LDFLAGS="-Wl,-z,relro,-z,now -s${3:+ -L$3/usr/lib/$2}" >"$work/log" 2>&1 || { cat "$work/log" >&2 && exit 1; }
 	done
@@ -104,7 +104,7 @@ rm -f "$out"/*.deb "$out"/*.rpm "$out"/*.tar.gz "$out"/*.cdx.json "$out/SHA256SU
 for arch in amd64 arm64; do
 	case $arch in
 	amd64) triplet=x86_64-linux-gnu libraries= ;;
-	arm64) triplet=aarch64-linux-gnu && libraries=$(go run -C test ./bed/vm/unpacked $arch openssl libssl-dev libssl3) ;;
+	arm64) triplet=aarch64-linux-gnu && libraries=$(go run -C test ./bed/vm/unpacked $arch openssl libssl-dev libssl3 musl-dev) ;;
 	esac
 	say BUILD "$VERSION $arch"
 	stage $arch $triplet "$libraries"

@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -57,7 +58,7 @@ func (t *tool) runPiped(args []string, verbose bool) error {
 	if err != nil {
 		return fmt.Errorf("find %q: %w", args[0], errors.Unwrap(err))
 	}
-	machine, err := preloadable(path)
+	program, err := preloadable(path)
 	if reason := (staysTCP{}); errors.As(err, &reason) {
 		fmt.Fprintf(t.stderr, "scon: all connections stay on TCP: %v\n", reason)
 		return execute(path, args)
@@ -65,7 +66,7 @@ func (t *tool) runPiped(args []string, verbose bool) error {
 	if err != nil {
 		return err
 	}
-	library, err := findRunLibrary(machine)
+	library, err := findRunLibrary(program)
 	if err != nil {
 		return fmt.Errorf("run %s: %w", path, err)
 	}
@@ -114,23 +115,29 @@ func pipeAnswers() error {
 // mostInterpreters is how deep the kernel lets scripts name scripts as interpreters.
 const mostInterpreters = 4
 
-// preloadable checks that the loader preloads libraries into a program, and returns
-// the program's machine. If the loader does not, the error is a staysTCP.
-func preloadable(path string) (elf.Machine, error) {
+// loaded is a program that a loader starts.
+type loaded struct {
+	machine elf.Machine
+	musl    bool // else the GNU C library
+}
+
+// preloadable checks that the loader preloads libraries into a program. If it does not,
+// the error is a staysTCP.
+func preloadable(path string) (loaded, error) {
 	for range mostInterpreters {
 		if err := ownRights(path); err != nil {
-			return 0, err
+			return loaded{}, err
 		}
 		interpreter, err := interpreterOf(path)
 		if err != nil {
-			return 0, err
+			return loaded{}, err
 		}
 		if interpreter == "" {
 			return linked(path)
 		}
 		path = interpreter
 	}
-	return 0, fmt.Errorf("%s: too many scripts name each other as interpreters", plain.Text(path))
+	return loaded{}, fmt.Errorf("%s: too many scripts name each other as interpreters", plain.Text(path))
 }
 
 // ownRights rejects programs that run with more rights than their caller: the
@@ -180,30 +187,38 @@ func interpreterOf(path string) (string, error) {
 	return words[0], nil
 }
 
-// linked checks that a program has a loader and calls the C library, and returns
-// its machine.
-func linked(path string) (elf.Machine, error) {
+// linked checks that a program has a loader and calls the C library.
+func linked(path string) (loaded, error) {
 	f, err := elf.Open(path)
 	if err != nil {
-		return 0, fmt.Errorf("%s is not a program: %w", plain.Text(path), err)
+		return loaded{}, fmt.Errorf("%s is not a program: %w", plain.Text(path), err)
 	}
 	defer f.Close()
 	// Go's linker writes this section. Package debug/buildinfo would link parsers of
 	// other systems' formats.
 	if f.Section(".go.buildinfo") != nil {
-		return 0, staysTCP{plain.Text(path) + " is written in Go: it makes its own system calls"}
+		return loaded{}, staysTCP{plain.Text(path) + " is written in Go: it makes its own system calls"}
 	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
-			return f.Machine, nil
+			loader, err := io.ReadAll(io.LimitReader(p.Open(), unix.PathMax))
+			if err != nil {
+				return loaded{}, fmt.Errorf("inspect %s: %w", plain.Text(path), err)
+			}
+			return loaded{f.Machine, strings.HasPrefix(filepath.Base(string(loader)), "ld-musl-")}, nil
 		}
 	}
-	return 0, staysTCP{plain.Text(path) + " is statically linked: nothing can be preloaded into it"}
+	return loaded{}, staysTCP{plain.Text(path) + " is statically linked: nothing can be preloaded into it"}
 }
 
-// findRunLibrary finds libsconrun.so and checks that a program of the machine can load it.
-func findRunLibrary(machine elf.Machine) (string, error) {
-	path, err := programs.FindLibrary("libsconrun.so")
+// findRunLibrary finds the library for a program's C library, and checks that the program can
+// load it.
+func findRunLibrary(program loaded) (string, error) {
+	name := "libsconrun.so"
+	if program.musl {
+		name = "libsconrun.musl.so"
+	}
+	path, err := programs.FindLibrary(name)
 	if err != nil {
 		return "", err
 	}
@@ -212,8 +227,8 @@ func findRunLibrary(machine elf.Machine) (string, error) {
 		return "", fmt.Errorf("inspect %s: %w", plain.Text(path), err)
 	}
 	defer f.Close()
-	if f.Machine != machine {
-		return "", fmt.Errorf("%s is for %v, the program for %v", plain.Text(path), f.Machine, machine)
+	if f.Machine != program.machine {
+		return "", fmt.Errorf("%s is for %v, the program for %v", plain.Text(path), f.Machine, program.machine)
 	}
 	if strings.ContainsAny(path, " :") {
 		return "", fmt.Errorf("%s: the loader accepts no path with spaces or colons", plain.Text(path))

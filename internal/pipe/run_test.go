@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,20 +25,36 @@ import (
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
-// preload builds the library that "scon run" preloads, and posixtest, which prints a table of
+// preload builds the libraries that "scon run" preloads, and posixtest, which prints a table of
 // the sockets' behaviour.
-var preload = sync.OnceValues(func() (dir string, err error) { return buildRun("") })
+var preload = sync.OnceValues(func() (dir string, err error) { return buildRun("run") })
 
-// buildRun builds them with sanitizers; "": none.
-func buildRun(sanitize string) (dir string, err error) {
-	dir = filepath.Join(scratch, "run"+sanitize)
+// muslTest builds posixtest with musl.
+var muslTest = sync.OnceValues(func() (dir string, err error) {
+	dir = filepath.Join(scratch, "musl")
+	if err := makeIn("../../test/posix", dir, filepath.Join(dir, "posixtest"), filepath.Join(dir, "posixtest.own"), "CC=musl-gcc"); err != nil {
+		return "", err
+	}
+	return dir, makeIn("../../test/posix", dir, "all")
+})
+
+// buildRun builds what preload does, with more arguments for make.
+func buildRun(name string, args ...string) (dir string, err error) {
+	dir = filepath.Join(scratch, name)
 	for _, from := range []string{"../../libsconpipe", "../../test/posix"} {
-		build := exec.Command("make", "-j2", "-C", from, "all", "OUT="+dir, "SANITIZE="+sanitize)
-		if out, err := build.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("build %s: %w\n%s", from, err, out)
+		if err := makeIn(from, dir, append(args, "all")...); err != nil {
+			return "", err
 		}
 	}
 	return dir, nil
+}
+
+func makeIn(from, dir string, args ...string) error {
+	build := exec.Command("make", append([]string{"-j2", "-C", from, "OUT=" + dir}, args...)...)
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", from, err, out)
+	}
+	return nil
 }
 
 // piped returns a command as "scon run" runs it. Its connections attach after so many bytes.
@@ -55,16 +72,47 @@ func piped(t testing.TB, socket, after string, argv ...string) *exec.Cmd {
 	return cmd
 }
 
+// pipedMusl is piped for a program that uses musl. Its shell is BusyBox, as in Alpine's images:
+// no library of musl's can be preloaded into this system's.
+func pipedMusl(t testing.TB, socket, after string, argv ...string) *exec.Cmd {
+	t.Helper()
+	cmd := piped(t, socket, after, argv...)
+	last := len(cmd.Env) - 1
+	preload := strings.Replace(cmd.Env[last], "libsconrun.so", "libsconrun.musl.so", 1)
+	script := `mkdir "$0" && busybox --install -s "$0" && mount --bind "$(command -v busybox)" "$(readlink --canonicalize /bin/sh)" && exec "$@"`
+	applets := filepath.Join(t.TempDir(), "bin")
+	shell := exec.Command("unshare", slices.Concat([]string{"--mount", "sh", "-c", script, applets, "/usr/bin/env", "PATH=" + applets, preload}, cmd.Args)...)
+	shell.Env = cmd.Env[:last]
+	return shell
+}
+
 // Stream sockets behave the same by the pipe as by TCP.
 func TestRunIsTCP(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
+	testIsTCP(t, func(socket string) *exec.Cmd { return piped(t, socket, "0", "posixtest") })
+}
+
+// So they do for programs that use musl.
+func TestRunIsTCPMusl(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	dir, err := muslTest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testIsTCP(t, func(socket string) *exec.Cmd { return pipedMusl(t, socket, "0", filepath.Join(dir, "posixtest")) })
+}
+
+func testIsTCP(t *testing.T, test func(socket string) *exec.Cmd) {
+	t.Helper()
 	b, socket := serve(t, nil)
 	ns := nstest.New(t)
 	table := func(preloaded bool) string {
-		cmd := piped(t, socket, "0", "posixtest")
+		cmd := test(socket)
 		if !preloaded {
 			cmd.Env = nil
+			cmd.Args = slices.DeleteFunc(cmd.Args, func(arg string) bool { return strings.HasPrefix(arg, "LD_PRELOAD=") })
 		}
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
@@ -109,7 +157,7 @@ func TestRunSanitized(t *testing.T) {
 	needBPF(t)
 	for _, sanitize := range []string{"address,undefined", "thread"} {
 		t.Run(sanitize, func(t *testing.T) {
-			dir, err := buildRun(sanitize)
+			dir, err := buildRun("run"+sanitize, "SANITIZE="+sanitize, "MUSL=")
 			if err != nil {
 				t.Fatal(err)
 			}

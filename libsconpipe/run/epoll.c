@@ -212,7 +212,8 @@ int epoll_pwait(int fd, struct epoll_event *events, int most, int timeout,
 			return n;
 		}
 	}
-	pthread_testcancel();
+	if (libc_cancels_epoll)
+		pthread_testcancel();
 	cancel_disable(&cancel);
 	n = wait_set(set, events, most, timeout, mask);
 	set_put(set);

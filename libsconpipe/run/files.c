@@ -120,7 +120,7 @@ void each_fd(void (*fn)(int fd, void *arg), void *arg)
 				fn(fd, arg);
 		return;
 	}
-	while ((n = getdents64(dir, buf, sizeof(buf))) > 0) {
+	while ((n = getdents64(dir, (void *)buf, sizeof(buf))) > 0) {
 		for (at = 0; at < n;) {
 			struct dirent64 *d = (struct dirent64 *)(buf + at);
 

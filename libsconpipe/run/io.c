@@ -223,7 +223,7 @@ static int recv_messages(struct channel *ch, int fd, struct mmsghdr *all,
 	return i;
 }
 
-int recvmmsg(int fd, struct mmsghdr *all, unsigned int count, int flags,
+int recvmmsg(int fd, struct mmsghdr *all, unsigned int count, messages_flags flags,
 	     struct timespec *timeout)
 {
 	return dispatch(fd, ch, recv_messages(ch, fd, all, count, flags, timeout),
@@ -298,7 +298,7 @@ static int send_messages(struct channel *ch, int fd, struct mmsghdr *all,
 	return i;
 }
 
-int sendmmsg(int fd, struct mmsghdr *all, unsigned int count, int flags)
+int sendmmsg(int fd, struct mmsghdr *all, unsigned int count, messages_flags flags)
 {
 	unsigned int i;
 
@@ -354,6 +354,8 @@ ssize_t pwritev64v2(int fd, const struct iovec *iov, int count, off64_t at, int 
 	return pwritev2(fd, iov, count, at, flags);
 }
 
+#ifdef __GLIBC__
+
 /* _FORTIFY_SOURCE calls these instead. */
 void __chk_fail(void) __attribute__((noreturn));
 
@@ -382,3 +384,5 @@ ssize_t __recvfrom_chk(int fd, void *buf, size_t len, size_t room, int flags,
 		__chk_fail();
 	return recvfrom(fd, buf, len, flags, addr, size);
 }
+
+#endif

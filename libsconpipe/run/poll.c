@@ -487,7 +487,9 @@ int select(int count, fd_set *in, fd_set *out, fd_set *except, struct timeval *t
 	left = until - now_ns();
 	if (left < 0)
 		left = 0;
-	*timeout = (struct timeval){ left / 1000000000, left % 1000000000 / 1000 };
+	if (libc_tells_left)
+		*timeout =
+			(struct timeval){ left / 1000000000, left % 1000000000 / 1000 };
 	errno = err;
 	return n;
 }

@@ -13,6 +13,8 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "libc.h"
+
 /* clang-format off */
 #define REAL_CALLS(X) \
 	X(ssize_t, read, (int, void *, size_t)) \
@@ -20,7 +22,8 @@
 	X(ssize_t, recv, (int, void *, size_t, int)) \
 	X(ssize_t, recvfrom, (int, void *, size_t, int, struct sockaddr *, socklen_t *)) \
 	X(ssize_t, recvmsg, (int, struct msghdr *, int)) \
-	X(int, recvmmsg, (int, struct mmsghdr *, unsigned int, int, struct timespec *)) \
+	X(int, recvmmsg, (int, struct mmsghdr *, unsigned int, messages_flags, \
+			  struct timespec *)) \
 	X(ssize_t, preadv2, (int, const struct iovec *, int, off_t, int)) \
 	X(ssize_t, pwritev2, (int, const struct iovec *, int, off_t, int)) \
 	X(ssize_t, write, (int, const void *, size_t)) \
@@ -28,7 +31,7 @@
 	X(ssize_t, send, (int, const void *, size_t, int)) \
 	X(ssize_t, sendto, (int, const void *, size_t, int, const struct sockaddr *, socklen_t)) \
 	X(ssize_t, sendmsg, (int, const struct msghdr *, int)) \
-	X(int, sendmmsg, (int, struct mmsghdr *, unsigned int, int)) \
+	X(int, sendmmsg, (int, struct mmsghdr *, unsigned int, messages_flags)) \
 	X(ssize_t, sendfile, (int, int, off_t *, size_t)) \
 	X(ssize_t, splice, (int, loff_t *, int, loff_t *, size_t, unsigned int)) \
 	X(int, connect, (int, const struct sockaddr *, socklen_t)) \
@@ -37,7 +40,7 @@
 	X(int, shutdown, (int, int)) \
 	X(int, getsockopt, (int, int, int, void *, socklen_t *)) \
 	X(int, setsockopt, (int, int, int, const void *, socklen_t)) \
-	X(int, ioctl, (int, unsigned long, void *)) \
+	X(int, ioctl, (int, ioctl_request, ...)) \
 	X(int, fcntl, (int, int, long)) \
 	X(int, close, (int)) \
 	X(void, _exit, (int)) \

@@ -397,7 +397,7 @@ static bool wants(const struct msghdr *msg)
 {
 	size_t i;
 
-	for (i = 0; i < msg->msg_iovlen; i++)
+	for (i = 0; i < (size_t)msg->msg_iovlen; i++)
 		if (msg->msg_iov[i].iov_len)
 			return true;
 	return false;

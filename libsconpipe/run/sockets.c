@@ -159,7 +159,7 @@ int getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 	return result;
 }
 
-int ioctl(int fd, unsigned long request, ...)
+int ioctl(int fd, ioctl_request request, ...)
 {
 	struct channel *ch;
 	va_list args;

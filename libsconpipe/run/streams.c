@@ -74,7 +74,7 @@ void stream_input(void)
 	FILE *f = stream_make(STDIN_FILENO, "r");
 
 	if (f)
-		stdin = f;
+		libc_set_stdin(f);
 }
 
 FILE *fdopen(int fd, const char *mode)

@@ -9,6 +9,10 @@
 #include "entry.h"
 #include "pipe.h"
 
+#ifndef MADV_POPULATE_READ /* not in musl: include/uapi/asm-generic/mman-common.h */
+#define MADV_POPULATE_READ 22
+#endif
+
 static int submit(struct conn *c, uint32_t kind, const void *src, size_t len)
 {
 	struct entry e = { .kind = kind, .len = len, .src = (uintptr_t)src };

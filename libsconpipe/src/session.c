@@ -26,13 +26,26 @@
 #define ANSWER_S 10
 #endif
 
+#ifdef __GLIBC__
+#define ERRORCHECK_MUTEX PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP
+#else /* musl's mutexes begin with their type: src/internal/pthread_impl.h */
+#define ERRORCHECK_MUTEX                                 \
+	{                                                \
+		{                                        \
+			{                                \
+				PTHREAD_MUTEX_ERRORCHECK \
+			}                                \
+		}                                        \
+	}
+#endif
+
 static struct {
 	pthread_mutex_t lock;
 	int fd;
 	uint32_t serial; /* of this connection; the broker's ids are valid within one */
 	int64_t silent_ns; /* time of the last timeout */
 	int64_t answered_ns; /* time of the last answer */
-} session = { .lock = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP, .fd = -1 };
+} session = { .lock = ERRORCHECK_MUTEX, .fd = -1 };
 
 static char *socket_path; /* the broker's socket, read from the environment once */
 
@@ -369,7 +382,7 @@ int session_hello(void)
 /* session_forget resets the session in the child after fork, which has one thread. */
 void session_forget(void)
 {
-	session.lock = (pthread_mutex_t)PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
+	session.lock = (pthread_mutex_t)ERRORCHECK_MUTEX;
 	if (session.fd >= 0)
 		close(session.fd);
 	session.fd = -1;

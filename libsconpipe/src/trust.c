@@ -17,8 +17,12 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
+#ifndef STATX_MODE /* before musl 1.2.5 */
+#include <linux/stat.h>
+#endif
 
 #include "pipe.h"
 
@@ -42,7 +46,7 @@ int trust_directory(const char *socket, uid_t *owner)
 		strcpy(dir, "/");
 	else
 		*(char *)mempcpy(dir, socket, slash - socket) = 0;
-	if (statx(AT_FDCWD, dir, 0, STATX_MODE | STATX_UID, &st) < 0)
+	if (syscall(SYS_statx, AT_FDCWD, dir, 0, STATX_MODE | STATX_UID, &st) < 0)
 		return -errno;
 	if (st.stx_mode & (S_IWGRP | S_IWOTH))
 		return -EACCES;

@@ -272,8 +272,8 @@ void case_messages(void)
 	result("sendmsg", sendmsg(p.a, &o, 0));
 	pause_ms(20);
 	result("recvmsg", recvmsg(p.b, &i, 0));
-	say("%.6s, name %u, control %zu, flags %x", buf, i.msg_namelen, i.msg_controllen,
-	    i.msg_flags);
+	say("%.6s, name %u, control %zu, flags %x", buf, i.msg_namelen,
+	    (size_t)i.msg_controllen, i.msg_flags);
 	close_pair(p);
 }
 
@@ -413,7 +413,7 @@ static int make_file(void)
 
 static void *reader(void *fd)
 {
-	char buf[50 * 4096];
+	static char buf[50 * 4096]; /* musl's threads have 128 KiB of stack */
 	ssize_t n = recv((intptr_t)fd, buf, sizeof(buf), MSG_WAITALL);
 
 	return (void *)(intptr_t)(n == sizeof(buf) && buf[0] == 'a' &&

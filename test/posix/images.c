@@ -8,6 +8,12 @@
 #include "posix.h"
 
 #define LEFT 5000 /* bytes unread when the connection is passed */
+/* Likewise, as standard input: musl's streams cannot read these. */
+#ifdef __GLIBC__
+#define LEFT_IN LEFT
+#else
+#define LEFT_IN 0
+#endif
 #define STREAM (1 << 20)
 
 extern char **environ;
@@ -171,7 +177,7 @@ static void spawn_of(const char *program, int left)
 
 void case_spawn(void)
 {
-	spawn_of("/proc/self/exe", LEFT);
+	spawn_of("/proc/self/exe", LEFT_IN);
 }
 
 /* Nothing is unread, so the image's standard output is TCP. The image has the other end,
@@ -231,7 +237,8 @@ static void filter_by(const char *program, const char *first, const char *then)
 void case_filter(void)
 {
 	filter_by("sort", "", "c\nb\na\n");
-	filter_by("sort", "b\na\n", "d\nc\n");
+	if (LEFT_IN)
+		filter_by("sort", "b\na\n", "d\nc\n");
 }
 
 /* The image makes its own system calls. */
@@ -247,8 +254,11 @@ void case_shell(void)
 	char command[100], buf[LEFT];
 	FILE *f;
 
+#ifndef __GLIBC__
+	return; /* the tests have no shell that uses musl */
+#endif
 	send_stream(p.a, LEFT);
-	snprintf(command, sizeof(command), "head -c %d <&%d | cksum", LEFT / 2, p.b);
+	snprintf(command, sizeof(command), "head -c %d <&%d | md5sum", LEFT / 2, p.b);
 	fflush(stdout);
 	result("system", system(command));
 	snprintf(command, sizeof(command), "echo answer >&%d; echo said", p.b);

@@ -29,6 +29,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef __GLIBC__
+#include "musl.h"
+#endif
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED
 #endif
