@@ -159,7 +159,7 @@ func TestCopyDevice(t *testing.T) {
 	left := nstest.Left(t)
 	dir := t.TempDir()
 	for _, build := range [][]string{
-		{"make", "-C", "../..", "cuda", "CUDA=" + filepath.Join(dir, "scon-pipe-cuda")},
+		{"make", "-C", "../..", "cuda", "BIN=" + dir, "CUDA=" + filepath.Join(dir, "scon-pipe-cuda")},
 		{"cc", "-O2", "-fPIC", "-shared", "-o", filepath.Join(dir, "libcuda.so.1"), "../../internal/pipe/testdata/libcuda.c"},
 	} {
 		if out, err := exec.Command(build[0], build[1:]...).CombinedOutput(); err != nil {

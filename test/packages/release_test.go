@@ -23,6 +23,8 @@ func repository(t *testing.T, changelog string) string {
 	write(t, filepath.Join(dir, "VERSION"), "1.2.0\n")
 	write(t, filepath.Join(dir, "packaging/helm/scon/Chart.yaml"), "version: 1.2.0\nappVersion: \"1.2.0\"\n")
 	git(t, dir, "init", "--quiet")
+	git(t, dir, "config", "user.name", "t") // a new system's git knows none
+	git(t, dir, "config", "user.email", "t@t.example")
 	commit(t, dir)
 	return dir
 }

@@ -157,7 +157,7 @@ func redirect(from, to netlink.Link) error {
 
 // start boots the guest and waits until it reports that it is up.
 func (v *microVM) start(ctx context.Context, c *container) error {
-	words := "console=ttyS0 quiet loglevel=1 panic=-1 nokaslr mitigations=off tsc=reliable"
+	words := "console=ttyS0 quiet loglevel=1 panic=-1 nokaslr mitigations=off tsc=reliable no_timer_check"
 	network := []string{"-nic", "none"}
 	if c.addr.IsValid() {
 		words += " addr=" + netip.PrefixFrom(c.addr, c.bits).String()
