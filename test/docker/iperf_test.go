@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -135,10 +136,12 @@ func (s *SCON) watch(t *testing.T, match flowMatch) (stop func() api.Flow) {
 			}
 		}
 	}()
-	return func() api.Flow {
+	stop = sync.OnceValue(func() api.Flow {
 		close(stopping)
 		return <-most
-	}
+	})
+	t.Cleanup(func() { stop() }) // also if the test fails before
+	return stop
 }
 
 // wantMostly fails unless the watched entry carried most of the data. Data
