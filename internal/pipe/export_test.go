@@ -26,36 +26,24 @@ func (b *Broker) RecheckWithin(limit time.Duration) *sync.WaitGroup {
 
 // FillCrossings takes all places of proofs under "scon run" that the containers with sessions may
 // have, until free is called.
-func (b *Broker) FillCrossings() (free func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var taken []quota.Owner
-	for s := range b.sessions {
-		for b.crossings.Enter(s.owner, time.Now()) {
-			taken = append(taken, s.owner)
-		}
-	}
-	return func() {
-		for _, o := range taken {
-			b.crossings.Leave(o)
-		}
-	}
-}
+func (b *Broker) FillCrossings() (free func()) { return b.fill(b.crossings) }
 
 // FillCloses takes all places of closes that the containers with sessions may have, until free is
 // called: their closes wait.
-func (b *Broker) FillCloses() (free func()) {
+func (b *Broker) FillCloses() (free func()) { return b.fill(b.closes) }
+
+func (b *Broker) fill(gate *quota.Gate) (free func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var taken []quota.Owner
 	for s := range b.sessions {
-		for b.closes.Enter(s.owner, time.Now()) {
+		for gate.Enter(s.owner, time.Now()) {
 			taken = append(taken, s.owner)
 		}
 	}
 	return func() {
 		for _, o := range taken {
-			b.closes.Leave(o)
+			gate.Leave(o)
 		}
 	}
 }
