@@ -122,6 +122,22 @@ always_inline void track(struct __sk_buff *skb, const struct packet *pkt,
 }
 
 /*
+ * A reply passes. The first one of a UDP connection makes it ESTABLISHED in conntrack, and
+ * rules may decide otherwise about the other direction: what is known of that is forgotten,
+ * and what is on its way there records nothing.
+ */
+always_inline void note_reply(const struct half *half)
+{
+	struct half *twin;
+
+	if (!is_udp(&half->key) || !half->proto.no_reply || half->state != SLOT_OPEN)
+		return;
+	twin = slot(half->twin);
+	if (twin)
+		twin->probe = twin->generation = 0;
+}
+
+/*
  * At the ingress hook: tracks a packet that goes regular for this reason. If no
  * decision of this generation is known, the packet's identity is recorded; else
  * the packet must have that identity to renew the lease. Packets with incorrect
@@ -137,11 +153,12 @@ always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt
 	if (half->state == SLOT_CLOSED || reason == TTL_EXPIRES || reason == MALFORMED ||
 	    is_multicast(macs_of(pkt)))
 		return;
-	if (!half->out_dev) {
+	if (!half->out_dev && !is_udp(&pkt->key)) {
 		half->reported = half->seq_end = seq_end(pkt);
-		half->report_after = TCP_REPORT_FIRST;
+		half->proto.report_after = TCP_REPORT_FIRST;
 		half->ack = bpf_ntohl(pkt->ack);
 	}
+	note_reply(half);
 	advance(half, pkt);
 	if (half->flags & PATH_PENDING && half->probe && reason != TOO_LONG)
 		return; /* a longer packet may be tracked */
@@ -248,6 +265,9 @@ always_inline enum reason record_tracked(struct __sk_buff *skb, const struct pac
 			half->way.sender = sender;
 		return EXPRESS;
 	}
+	note_reply(half); /* again: one may have passed conntrack before this one */
+	if (is_udp(&half->key))
+		half->proto.no_reply = 0;
 	half->generation = 0;
 	if (!known)
 		record(skb, pkt, half, &d);
@@ -259,7 +279,8 @@ always_inline enum reason record_tracked(struct __sk_buff *skb, const struct pac
 	__sync_lock_test_and_set(&half->generation, generation);
 	if (half->state == SLOT_CLOSED) /* meanwhile */
 		half->generation = 0;
-	report_progress(half);
+	if (!is_udp(&half->key))
+		report_progress(half);
 	return EXPRESS;
 }
 

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 26
+#define LAYOUT_VERSION 27
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -186,7 +186,10 @@ struct half {
 	__u32 twin; /* d: slot of the other direction */
 	__u64 tracked; /* s: stamp_of() the packet that is being tracked */
 	__u32 reported; /* TCP: seq_end in the latest EVENT_PROGRESS ... */
-	__u32 report_after; /* ... and the bytes after which the next one is due: tcp.h */
+	union {
+		__u32 no_reply; /* UDP, d: of the reply direction: none is known */
+		__u32 report_after; /* TCP: bytes after which the next one is due: tcp.h */
+	} proto;
 	__u64 addrs6[4]; /* d: IPv6 source and destination, as they enter */
 	__u32 in_bridge; /* d: of a container's packets: the IP layer's input device;
 			    of a marker: the slot of one of the halves */

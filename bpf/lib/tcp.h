@@ -47,11 +47,11 @@ always_inline void send_event(enum event_kind kind, __u32 slot)
 
 always_inline void report_progress(struct half *half)
 {
-	if (half->seq_end - half->reported < half->report_after)
+	if (half->seq_end - half->reported < half->proto.report_after)
 		return;
 	half->reported = half->seq_end;
-	if (half->report_after < TCP_REPORT_MAX)
-		half->report_after *= 2;
+	if (half->proto.report_after < TCP_REPORT_MAX)
+		half->proto.report_after *= 2;
 	send_event(EVENT_PROGRESS, half->twin);
 }
 

@@ -48,7 +48,6 @@ var (
 var (
 	tcpTimeouts = []string{"tcp_timeout_established", "tcp_timeout_unacknowledged", "tcp_timeout_max_retrans"}
 	udpTimeouts = []string{"udp_timeout_stream"}
-	newTimeouts = []string{"udp_timeout"}
 )
 
 func (s *silent) due(now time.Time) bool {
@@ -66,7 +65,7 @@ func (s *silent) poll(devices []string, ageing time.Duration) (changed string) {
 	was := s.values
 	s.values = make(map[string]string, len(was))
 	s.limits = composer.Limits{
-		TCP: s.timeoutOf(tcpTimeouts), UDP: s.timeoutOf(udpTimeouts), Unreplied: s.timeoutOf(newTimeouts),
+		TCP: s.timeoutOf(tcpTimeouts), UDP: s.timeoutOf(udpTimeouts),
 		Neighbour: never, Reachable: never, Table: ageing,
 	}
 	for _, name := range settings {

@@ -115,7 +115,7 @@ func newComposing(t testing.TB, connections int) *composing {
 		Conntrack: c.ct, Ports: port, Rules: port, Lease: time.Second, LeaseMax: time.Minute,
 		Keep: func(int, datapath.Kept) {},
 	})
-	c.SetLimits(Limits{TCP: time.Hour, UDP: time.Minute, Unreplied: time.Minute, Neighbour: time.Hour, Reachable: time.Hour, Table: time.Hour})
+	c.SetLimits(Limits{TCP: time.Hour, UDP: time.Minute, Neighbour: time.Hour, Reachable: time.Hour, Table: time.Hour})
 	return c
 }
 

@@ -26,8 +26,8 @@ type Limits struct {
 	// without an announcement, "" if they may not.
 	Learnt4, Learnt6 string
 	// TCP and UDP are the shortest timeouts that conntrack may give an established
-	// connection, Unreplied that of UDP without an answer.
-	TCP, UDP, Unreplied time.Duration
+	// connection.
+	TCP, UDP time.Duration
 	// Neighbour is how long the kernel keeps a neighbour that no packet uses, Reachable
 	// how long it believes one on average, Table how long a bridge keeps a MAC address.
 	Neighbour, Reachable, Table time.Duration
@@ -54,6 +54,7 @@ const (
 	BoundByUntracked = "conntrack does not see the connection, and this kernel does not say when it begins to"
 	BoundByOverlay   = "its packets skip an overlay device"
 	BoundByMST       = "its bridge has spanning trees of VLANs (mst_enabled), and the kernel does not announce the states of ports in them"
+	BoundByNoReply   = "no reply has come yet, after which rules may decide otherwise"
 	BoundByBeginning = "conntrack has not taken it for a stream of packets yet"
 	BoundByPackets   = "lease_packets in the configuration"
 	BoundByTCP       = "4096 packets of TCP, by which conntrack follows it"
@@ -140,14 +141,10 @@ func (c *Composer) movedAfter(e *contable.Conentry) (after time.Duration, bound 
 
 // timeout is the shortest that conntrack may give a connection.
 func (l Limits) timeout(conn conntrack.Conn) time.Duration {
-	switch {
-	case conn.Orig.Proto == unix.IPPROTO_TCP:
+	if conn.Orig.Proto == unix.IPPROTO_TCP {
 		return l.TCP
-	case conn.Replied():
-		return l.UDP
-	default:
-		return l.Unreplied
 	}
+	return l.UDP
 }
 
 // shortBy returns why a lease has to be short, "" if it has not.
@@ -161,7 +158,9 @@ func (c *Composer) shortBy(e *contable.Conentry, conn conntrack.Conn) string {
 		return BoundByOverlay
 	case c.hasMST(e.Port) || c.hasMST(e.Peer):
 		return BoundByMST
-	case conn.Replied() && !conn.Assured():
+	case !e.Untracked && !conn.Replied():
+		return BoundByNoReply
+	case !e.Untracked && !conn.Assured():
 		return BoundByBeginning
 	}
 	switch _, silence := c.SilentRule(e); {
@@ -205,7 +204,7 @@ func (c *Composer) Let(from, n uint32, now time.Time) {
 	c.lets.refill(now, letPerSecond, letPerSecond)
 	left := min(letAtOnce, time.Duration(c.lets.tokens*float64(time.Second)))
 	c.table.Piece(from, n, func(e *contable.Conentry) {
-		if c.isShort(e) && e.Lease > c.lease {
+		if c.table.Tunneled(e) && e.Lease > c.lease {
 			c.table.SetLease(e, c.lease, boundUntilRead)
 			e.Reading = c.reading - 1
 		}
@@ -240,18 +239,13 @@ func (c *Composer) letAgain(e *contable.Conentry) {
 	c.let(e, conn)
 }
 
-// isShort reports whether the lease of a Conentry has to be short by what its packets
-// have done: the programs have seen an answer, or record that a device is skipped.
-func (c *Composer) isShort(e *contable.Conentry) bool {
-	return c.table.Tunneled(e) || !e.Untracked && !e.Conn.Replied() && c.table.Answered(e)
-}
-
 // mustLet reports whether the lease of a Conentry has to be decided again, whose
 // packets matter.
 func (c *Composer) mustLet(e *contable.Conentry, now time.Time) bool {
 	moved, _ := c.movedAfter(e)
 	begins := e.Bound == BoundByBeginning && now.Sub(e.Composed) >= streamAfter && e.ActiveSince(now.Add(-mostSilence))
-	return e.Reading != c.reading || begins || e.Bound == BoundByOverlay && !c.table.Tunneled(e) || e.Lease > moved
+	answered := e.Bound == BoundByNoReply && c.table.Answered(e)
+	return e.Reading != c.reading || begins || answered || e.Bound == BoundByOverlay && !c.table.Tunneled(e) || e.Lease > moved
 }
 
 // mostSilence is how long a connection may be silent while conntrack is about to take it

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/datapath"
 )
@@ -205,6 +207,9 @@ func (t *Table) place(e *Conentry, here, there End) (err error) {
 		age = max(age, t.takeCount(in))
 	}
 	t.half(e.outbound).InBridge, t.half(e.inbound).InBridge = uint32(here.Bridge), uint32(there.Bridge)
+	if c := e.Conn; c.Orig.Proto == unix.IPPROTO_UDP && c.Confirmed() && !c.Replied() {
+		t.half(e.slots()[1]).Proto.NoReply = 1
+	}
 	t.insert(e)
 	t.publish(e.outbound, e.inbound, tuple, wire.Reverse())
 	t.publish(e.inbound, e.outbound, wire, tuple.Reverse())

@@ -133,6 +133,51 @@ func longerPackets(t *testing.T, f flow) {
 	}
 }
 
+// The first reply of a UDP connection makes it ESTABLISHED: what is known of the other
+// direction ends with it, also what is on its way, and whether or not the reply arrives.
+func TestFirstReply(t *testing.T) {
+	const confirmed = 1 << 3
+	for name, f := range map[string]flow{
+		"masqueraded": masqueraded(udp), "published": published(udp), "published, IPv6": published6(udp),
+	} {
+		t.Run(name, func(t *testing.T) {
+			there, back := f.out, f.in
+			if f.tuple != f.conn.Orig {
+				there, back = back, there
+			}
+			f.conn.Status = confirmed
+			b := newBed(t)
+			b.compose(f)
+			b.decide(there)
+			b.goesExpress(there)
+
+			b.enters(back) // and is dropped
+			b.goesRegular(there, "new_generation")
+			b.enters(back)
+			b.leaves(there)
+			b.nextTick()
+			b.goesRegular(there, "new_generation")
+			b.leaves(there)
+			b.nextTick()
+			b.goesExpress(there)
+
+			b.decide(back)
+			b.goesRegular(there, "new_generation")
+			b.leaves(there)
+			b.nextTick()
+			b.goesExpress(there)
+			b.goesExpress(back)
+			b.Settings().Generation++
+			b.decide(there)
+			b.decide(back)
+			b.goesExpress(there) // further replies change nothing
+			if events := b.events(); len(events) > 0 {
+				t.Errorf("events %+v", events)
+			}
+		})
+	}
+}
+
 // Segments count by their own length, not by that of the packet they are in.
 func TestSegments(t *testing.T) {
 	for _, f := range []flow{masqueraded(tcp), masqueraded(udp), masqueraded6(tcp), masqueraded6(udp)} {

@@ -97,17 +97,20 @@ type expressHalf struct {
 		_      structs.HostLayout
 		Sender uint32
 	}
-	SeqEnd      uint32
-	Ack         uint32
-	Lease       uint32
-	Probe       uint32
-	Twin        uint32
-	Tracked     uint64
-	Reported    uint32
-	ReportAfter uint32
-	Addrs6      [4]uint64
-	InBridge    uint32
-	Locked      uint32
+	SeqEnd   uint32
+	Ack      uint32
+	Lease    uint32
+	Probe    uint32
+	Twin     uint32
+	Tracked  uint64
+	Reported uint32
+	Proto    struct {
+		_       structs.HostLayout
+		NoReply uint32
+	}
+	Addrs6   [4]uint64
+	InBridge uint32
+	Locked   uint32
 }
 
 type expressOdd struct {
