@@ -153,6 +153,7 @@ func Examine(o Options) api.Doctor {
 	d := examine(h)
 	d.Findings = append(d.Findings, findDevices()...)
 	d.Findings = append(d.Findings, findRootless(h)...)
+	d.Findings = append(d.Findings, findSpeed(h)...)
 	if h.isRoot() {
 		d.Findings = append(d.Findings, findRules(o)...)
 		d.Findings = append(d.Findings, findBlind()...)
