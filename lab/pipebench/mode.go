@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/doctor"
 	"github.com/scon-project/scon/internal/host/programs"
@@ -30,23 +31,26 @@ type mode struct {
 	refusesApps bool
 	// device: the broker copies with a device.
 	device bool
+	// files of a connection that one process has open at most: a program its socket, the
+	// broker both ends' sockets and doorbells, and with a device all rings, for its helper.
+	files int
 	// needs are capabilities of 'scon pipe doctor'.
 	needs []string
 }
 
 // modes in the order of tables: those without the pipe first.
 var modes = []mode{
-	{name: "tcp_bridge", transport: "tcp"},
-	{name: "tcp_loopback", transport: "tcp", alone: true, refusesApps: true},
-	{name: "unix", transport: "unix"},
+	{name: "tcp_bridge", files: 1, transport: "tcp"},
+	{name: "tcp_loopback", files: 1, transport: "tcp", alone: true, refusesApps: true},
+	{name: "unix", files: 1, transport: "unix"},
 	{name: "memory", transport: "memory", bare: true, refusesApps: true},
-	{name: "sockmap", transport: "tcp", sockmap: true, refusesApps: true},
-	{name: "bpf", transport: "bpf", needs: []string{"bpf", "cgroup 2"}},
-	{name: "copier", transport: "copier"},
-	{name: "copier_device", transport: "copier", device: true},
-	{name: "sealed", transport: "sealed", needs: []string{"sealed"}},
-	{name: "auto", transport: "pipe"},
-	{name: "run_posix", transport: "tcp", run: true, needs: []string{"bpf", "cgroup 2"}},
+	{name: "sockmap", files: 1, transport: "tcp", sockmap: true, refusesApps: true},
+	{name: "bpf", files: 4, transport: "bpf", needs: []string{"bpf", "cgroup 2"}},
+	{name: "copier", files: 4, transport: "copier"},
+	{name: "copier_device", files: 8, transport: "copier", device: true},
+	{name: "sealed", files: 4, transport: "sealed", needs: []string{"sealed"}},
+	{name: "auto", files: 4, transport: "pipe"},
+	{name: "run_posix", files: 2, transport: "tcp", run: true, needs: []string{"bpf", "cgroup 2"}},
 }
 
 // ModeNames returns the modes' names in order.
@@ -65,6 +69,27 @@ func modeOf(name string) mode {
 }
 
 func contains(names []string, name string) bool { return slices.Contains(names, name) }
+
+// spareFiles are what a process has open besides connections.
+const spareFiles = 512
+
+// tooManyFiles returns an error if a process may not open the files of all connections.
+func (m mode) tooManyFiles(connections int) error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("read the limit of open files: %w", err)
+	}
+	if need := uint64(m.files*connections + spareFiles); need > limit.Max {
+		return fmt.Errorf("%d connections take %d open files of a process, which may have %d; raise the limit (ulimit -Hn)",
+			connections, need, limit.Max)
+	}
+	return nil
+}
+
+// isBaseline reports whether the mode is there to compare the pipe with.
+func (m mode) isBaseline() bool {
+	return slices.Contains([]string{"tcp_bridge", "tcp_loopback", "unix", "memory", "sockmap"}, m.name)
+}
 
 // missing returns why this machine does not support a mode, nil if it does.
 func (m mode) missing() error {

@@ -89,7 +89,11 @@ func (o Options) experiment() (bench.Experiment, error) {
 		if m.refusesApps && o.Apps || len(o.Modes) > 0 && !contains(o.Modes, m.name) {
 			continue
 		}
-		if reason := m.missing(); reason != nil {
+		reason := m.missing()
+		if reason == nil && !o.Apps && !o.small {
+			reason = m.tooManyFiles(manyConnections)
+		}
+		if reason != nil {
 			if len(o.Modes) > 0 {
 				return e, fmt.Errorf("mode %s: %w", m.name, reason)
 			}

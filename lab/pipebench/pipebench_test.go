@@ -288,3 +288,42 @@ func TestMissingListener(t *testing.T) {
 		t.Errorf("it reported %v", err)
 	}
 }
+
+// What a baseline cannot do is missing, with the reason; what the pipe cannot do is an error.
+func TestMissingCell(t *testing.T) {
+	var notes strings.Builder
+	o := small()
+	o.Notes = &notes
+	b, err := openBed(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, socket := b.dir, b.broker.socket
+	defer func() {
+		b.dir, b.broker.socket = dir, socket
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	b.dir, b.broker.socket = dir+"/none", dir+"/none"
+	step := bench.Step{Name: "stream_64k"}
+	sample, err := b.Take(t.Context(), bench.Mode{Name: "unix"}, step)
+	if err != nil || len(sample.Values) > 0 || !strings.HasPrefix(notes.String(), "missing: stream_64k of unix: ") {
+		t.Errorf("sample %v, error %v, notes %q", sample, err, &notes)
+	}
+	if _, err := b.Take(t.Context(), bench.Mode{Name: "sealed"}, step); err == nil {
+		t.Error("no error without a broker")
+	}
+}
+
+// A mode that cannot have its files is not begun.
+func TestTooManyFiles(t *testing.T) {
+	for _, m := range modes {
+		if err := m.tooManyFiles(1); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+		if err := m.tooManyFiles(1 << 40); !m.bare && (err == nil || !strings.Contains(err.Error(), "open files")) {
+			t.Errorf("%s: error %v", m.name, err)
+		}
+	}
+}
