@@ -28,6 +28,7 @@ type uplink struct {
 	remove string                // removes it, "ip link del up0" if it is ""
 	clsact bool                  // hook by clsact, whatever the kernel has
 	named  bool                  // the daemon is configured with it: a wire of the lab is like a container's
+	ipv4   bool                  // the device carries IPv4 alone
 }
 
 var uplinks = map[string]uplink{
@@ -43,6 +44,10 @@ var uplinks = map[string]uplink{
 	"tun, clsact":        {lay: tunnelled(true), clsact: true},
 	"tun with offloads":  {lay: tunnelled(true)},
 	"wireguard":          {kind: lab.UplinkWireGuard, change: moveWireguard},
+	"ipip":               {kind: lab.UplinkIPIP, ipv4: true},
+	"gre":                {kind: lab.UplinkGRE},
+	"ip6tnl":             {lay: overIPv6("ip6tnl mode any")},
+	"ip6gre":             {lay: overIPv6("ip6gre")},
 	"vlan of a bond":     {lay: vlanOfBond, change: failOver},
 	"bridge with a bond": {lay: bridgedBond, change: failOver},
 }
@@ -218,6 +223,19 @@ func tunnelled(offload bool) func(*scontest.Bed) {
 	}
 }
 
+// overIPv6 makes a tunnel over the IPv6 addresses of eth0.
+func overIPv6(kind string) func(*scontest.Bed) {
+	return func(b *scontest.Bed) {
+		b.T.Helper()
+		add := func(local, remote netip.Addr) string {
+			return fmt.Sprintf("ip link add up0 type %s local %v remote %v encaplimit none", kind, local, remote)
+		}
+		need(b, add(lab.DeviceAddr6, lab.EdgeAddr6), "ip link del up0")
+		b.Sh(lab.Device, add(lab.DeviceAddr6, lab.EdgeAddr6))
+		b.Sh(lab.Edge, add(lab.EdgeAddr6, lab.DeviceAddr6))
+	}
+}
+
 // moveWireguard gives edge's end another port, as if it roamed.
 func moveWireguard(b *scontest.Bed) {
 	b.T.Helper()
@@ -225,11 +243,15 @@ func moveWireguard(b *scontest.Bed) {
 }
 
 // overSecond connects container 1 with edge by the second network, in both directions.
-func overSecond(b *scontest.Bed, proto string) map[string]*scontest.Connection {
+func overSecond(b *scontest.Bed, proto string, ipv4 bool) map[string]*scontest.Connection {
 	b.T.Helper()
 	p := lab.Publications(1)[0]
 	all := make(map[string]*scontest.Connection)
-	for family, addrs := range map[string][2]netip.Addr{"IPv4": {lab.SecondDevice, lab.SecondEdge}, "IPv6": {lab.SecondDevice6, lab.SecondEdge6}} {
+	ends := map[string][2]netip.Addr{"IPv4": {lab.SecondDevice, lab.SecondEdge}}
+	if !ipv4 {
+		ends["IPv6"] = [2]netip.Addr{lab.SecondDevice6, lab.SecondEdge6}
+	}
+	for family, addrs := range ends {
 		device, edge := addrs[0], addrs[1]
 		all[family+" outgoing "+proto] = b.Connect(proto, lab.Container(1), lab.Edge, netip.AddrPortFrom(edge, 0))
 		all[family+" incoming "+proto] = b.ConnectTo(proto, lab.Edge, lab.Container(1), netip.AddrPortFrom(device, p.Device), p.Container, 0)
@@ -281,9 +303,9 @@ func (u uplink) test(t *testing.T) {
 		b.Sh(node, "ip link set up0 mtu 1500")
 	}
 	b.Up()
-	awaitSecond(b)
+	awaitSecond(b, u.ipv4)
 	for _, proto := range []string{"tcp", "udp"} {
-		for name, c := range overSecond(b, proto) {
+		for name, c := range overSecond(b, proto, u.ipv4) {
 			c.ExchangeExpress(256 << 10)
 			c.Exchange(64 << 10) // with fragments
 			if f := c.MustFlow(); f.Oif != "up0" {
@@ -324,9 +346,13 @@ func needKind(t *testing.T, kind string) {
 }
 
 // awaitSecond waits until the second network works.
-func awaitSecond(b *scontest.Bed) {
+func awaitSecond(b *scontest.Bed, ipv4 bool) {
 	b.T.Helper()
-	for _, addr := range []string{"10.78.0.2", "[fd00:78::2]"} {
+	addrs := []string{"10.78.0.2"}
+	if !ipv4 {
+		addrs = append(addrs, "[fd00:78::2]")
+	}
+	for _, addr := range addrs {
 		scontest.Eventually(b.T, addr+" is there", func() error {
 			return b.Do(lab.Device, func() error {
 				c, err := net.DialTimeout("tcp", addr+":9", 200*time.Millisecond)

@@ -222,7 +222,7 @@ func (s *scan) addUplink(l netlink.Link) {
 	a := l.Attrs()
 	u := Uplink{Index: a.Index, Name: a.Name, MTU: a.MTU, MAC: a.HardwareAddr, Spread: s.exits[a.Index]&spread != 0}
 	if isFlowBased(l) {
-		s.skip(l, "it tunnels each packet to where its route says (external, or without remote address), and an express packet has none")
+		s.skip(l, byRoute)
 		return
 	}
 	if v, ok := l.(*netlink.Vxlan); ok && a.NetNsID < 0 {

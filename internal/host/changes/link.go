@@ -23,7 +23,7 @@ type device struct {
 	bridged   bool // the master is a bridge
 	group     uint32
 	xdp       string // its XDP programs
-	settings  string // of a VXLAN device or a bridge
+	settings  string // of a tunnel, a netkit pair or a bridge
 	peer      uint32 // ifindex of a veth's other end, or of the lower device
 	peerNSID  uint32 // ID of its namespace
 }
@@ -198,8 +198,8 @@ func parseDevice(b []byte) (d device) {
 	return d
 }
 
-// parseSettings returns the settings that decisions depend on: all of a VXLAN device
-// and of a netkit pair, those of a bridge without its counters and timers, "" of other
+// parseSettings returns the settings that decisions depend on: all of a tunnel and of a
+// netkit pair, those of a bridge without its counters and timers, "" of other
 // devices; and whether the device is a bridge's port.
 func parseSettings(info []byte) (is string, bridged bool) {
 	var kind, settings string
@@ -214,7 +214,7 @@ func parseSettings(info []byte) (is string, bridged bool) {
 		}
 	}
 	switch kind {
-	case "vxlan", "netkit":
+	case "vxlan", "netkit", "ipip", "gre", "ip6tnl", "ip6gre":
 		return settings, bridged
 	case "bridge":
 		return bridgeSettings([]byte(settings)), bridged

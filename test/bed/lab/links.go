@@ -146,8 +146,7 @@ func removeLinks() error {
 	}
 	var errs []error
 	for _, link := range links {
-		switch link.(type) {
-		case *netlink.Veth, *netlink.Netkit, *netlink.Bridge, *netlink.Bond, *netlink.Vxlan, *netlink.Wireguard:
+		if link.Attrs().Name == Second || isOfLab(link) {
 			// Removing one end of a veth pair removes the other.
 			if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
 				errs = append(errs, fmt.Errorf("delete %s: %w", link.Attrs().Name, err))
@@ -155,6 +154,15 @@ func removeLinks() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// isOfLab reports whether a link is of a kind of which a namespace has none by itself.
+func isOfLab(link netlink.Link) bool {
+	switch link.(type) {
+	case *netlink.Veth, *netlink.Netkit, *netlink.Bridge, *netlink.Bond, *netlink.Vxlan, *netlink.Wireguard:
+		return true
+	}
+	return false
 }
 
 // waitForCarrier returns when a device has a carrier.

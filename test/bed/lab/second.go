@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -31,6 +32,8 @@ const (
 	UplinkBond      = "bond"      // of two veth pairs, hashed by addresses and ports
 	UplinkBridge    = "bridge"    // with a veth as its port; bridged packets pass no rules
 	UplinkWireGuard = "wireguard" // over Uplink
+	UplinkIPIP      = "ipip"      // over Uplink; IPv4 alone
+	UplinkGRE       = "gre"       // over Uplink
 )
 
 // FirstPort and SecondPort are the ports of a bond; FirstPort is that of a bridge.
@@ -56,6 +59,7 @@ type kind struct {
 	over  bool     // over Uplink
 	ports []string // ends of wires of its own, in both nodes
 	link  func(netlink.LinkAttrs) netlink.Link
+	ends  func(link netlink.Link, local, remote netip.Addr) // of a tunnel
 }
 
 var kinds = []kind{
@@ -77,6 +81,22 @@ var kinds = []kind{
 	{name: UplinkWireGuard, link: func(a netlink.LinkAttrs) netlink.Link {
 		return &netlink.Wireguard{LinkAttrs: a}
 	}},
+	{
+		name: UplinkIPIP,
+		link: func(a netlink.LinkAttrs) netlink.Link { return &netlink.Iptun{LinkAttrs: a} },
+		ends: func(l netlink.Link, local, remote netip.Addr) {
+			t := l.(*netlink.Iptun)
+			t.Local, t.Remote, t.PMtuDisc = local.AsSlice(), remote.AsSlice(), 1
+		},
+	},
+	{
+		name: UplinkGRE,
+		link: func(a netlink.LinkAttrs) netlink.Link { return &netlink.Gretun{LinkAttrs: a, Local: net.IPv4zero} },
+		ends: func(l netlink.Link, local, remote netip.Addr) {
+			t := l.(*netlink.Gretun)
+			t.Local, t.Remote, t.PMtuDisc = local.AsSlice(), remote.AsSlice(), 1
+		},
+	},
 }
 
 // UplinkKinds lists the values of Options.Uplink.
@@ -150,6 +170,10 @@ func (b *builder) addSecond(node string, k kind) (isNew bool, err error) {
 		attrs.ParentIndex = under.Attrs().Index
 	}
 	link := k.link(attrs)
+	if k.ends != nil {
+		i := slices.IndexFunc(vteps[:], func(v vtep) bool { return v.node == node })
+		k.ends(link, vteps[i].outer, vteps[1-i].outer)
+	}
 	if there {
 		return false, sameKind(h, link)
 	}
@@ -245,7 +269,7 @@ func (b *builder) fitSecond() error {
 
 // secondEnds are the ends of the second uplink that report a carrier.
 func (b *builder) secondEnds() []wire {
-	if b.opts.Uplink == "" || b.opts.Uplink == UplinkWireGuard {
+	if b.opts.Uplink == "" || b.opts.Uplink == UplinkWireGuard || b.opts.kind().ends != nil {
 		return nil
 	}
 	return []wire{{node: Device, dev: Second, peerNode: Edge, peerDev: Second}}

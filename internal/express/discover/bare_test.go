@@ -1,0 +1,38 @@
+package discover
+
+import (
+	"net"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+// A tunnel is an uplink only with one fixed remote end: otherwise it sends a packet where
+// its route says.
+func TestTunnelEnds(t *testing.T) {
+	none, any6 := net.IP(nil), net.IPv6unspecified
+	for _, c := range []struct {
+		name string
+		link netlink.Link
+		bare bool
+	}{
+		{"ipip", &netlink.Iptun{Remote: net.IPv4(10, 0, 0, 2)}, true},
+		{"ipip without remote", &netlink.Iptun{Remote: none}, false},
+		{"ipip to any", &netlink.Iptun{Remote: net.IPv4zero}, false},
+		{"ipip external", &netlink.Iptun{Remote: net.IPv4(10, 0, 0, 2), FlowBased: true}, false},
+		{"gre", &netlink.Gretun{Local: net.IPv4(10, 0, 0, 1), Remote: net.IPv4(10, 0, 0, 2)}, true},
+		{"gre to a group", &netlink.Gretun{Local: net.IPv4(10, 0, 0, 1), Remote: net.IPv4(224, 0, 0, 9)}, false},
+		{"gre external", &netlink.Gretun{FlowBased: true}, false},
+		{"ip6gre", &netlink.Gretun{Remote: net.ParseIP("fd00::2")}, true},
+		{"ip6gre to any", &netlink.Gretun{Remote: any6}, false},
+		{"ip6tnl", &netlink.Ip6tnl{Remote: net.ParseIP("fd00::2")}, true},
+		{"ip6tnl to any", &netlink.Ip6tnl{Remote: any6}, false},
+		{"ip6tnl external", &netlink.Ip6tnl{Remote: net.ParseIP("fd00::2"), FlowBased: true}, false},
+		{"sit, which may be ISATAP", &netlink.Sittun{Remote: net.IPv4(10, 0, 0, 2)}, false},
+		{"vti", &netlink.Vti{Remote: net.IPv4(10, 0, 0, 2)}, false},
+	} {
+		if why := whyNotBare(c.link); (why == "") != c.bare {
+			t.Errorf("%s: reason %q, want one: %v", c.name, why, !c.bare)
+		}
+	}
+}
