@@ -163,6 +163,29 @@ func TestPerPacketRuleIsTheReason(t *testing.T) {
 	}
 }
 
+// A connection that a rule has kept regular for long gets a Conentry with its next few
+// packets when the rule has gone, not when their number has doubled.
+func TestPerPacketRuleHasGone(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	c := b.Outgoing("udp", 1)
+	b.Sh(lab.Device, fmt.Sprintf("iptables-nft -I DOCKER-USER -p udp --dport %d -m limit --limit 10000/sec -j ACCEPT", scontest.PortOf(c.Server.LocalAddr())))
+	scontest.Eventually(t, "it is judged", func() error {
+		c.MustPing(16)
+		return explained(b, "was kept regular by ip filter DOCKER-USER handle")
+	})
+	c.MustPing(600) // 1200 packets or more: it is announced with the 2048th
+	b.Sh(lab.Device, "iptables-nft -D DOCKER-USER 1")
+	scontest.Eventually(t, "the rule has gone", func() error {
+		return explained(b, " ago by ip filter DOCKER-USER handle")
+	})
+	c.MustPing(16)
+	scontest.Eventually(t, "it has a Conentry", func() error {
+		_, err := c.Flow()
+		return err
+	})
+}
+
 // explained returns an error unless a finding about container 1 has the text.
 func explained(b *scontest.Bed, text string) error {
 	b.T.Helper()

@@ -73,13 +73,16 @@ func (c *Composer) judge(port int, tuple conntrack.Tuple, j judged) {
 }
 
 // Rejudge asks, of each container, which rule keeps its latest connection regular that one
-// has kept so. It is called when the rules, or the devices that they may name, have changed.
+// has kept so, and has all such connections become candidates again. It is called when the
+// rules, or the devices that they may name, have changed.
 func (c *Composer) Rejudge(now time.Time) {
+	kept := false
 	for port, a := range c.accounts {
 		j := &a.judged
 		if j.rule == (rules.Rule{}) {
 			continue
 		}
+		kept = true
 		switch rule, touched := c.touches(j.subject, j.conn); {
 		case touched:
 			j.rule, j.until = rule, time.Time{}
@@ -87,6 +90,9 @@ func (c *Composer) Rejudge(now time.Time) {
 			j.until = now
 		}
 		c.setKept(port)
+	}
+	if kept {
+		c.table.JudgeAnew()
 	}
 }
 

@@ -148,6 +148,18 @@ func (t *Table) Judged(tuple conntrack.Tuple, port int) {
 	atomic.CompareAndSwapUint64(word, was, is)
 }
 
+// JudgeAnew has the programs announce again, after their next few packets, all connections
+// that a rule was found to keep regular (Judged): the rules have changed. Otherwise they
+// announce one when its packets have doubled, which may take hours.
+func (t *Table) JudgeAnew() {
+	for i := range t.counts {
+		word := &t.counts[i]
+		if was := atomic.LoadUint64(word); was&judged != 0 {
+			atomic.CompareAndSwapUint64(word, was, was&(signature|judged))
+		}
+	}
+}
+
 // takeCount clears a candidate's count, so that it becomes one as soon as the first
 // time if it goes idle and returns. It returns the time since its first packet, 0
 // if that is not known: the connection has been silent for no longer.
