@@ -61,14 +61,7 @@ func findRules(o Options) []api.Finding {
 		if err == nil {
 			what += fmt.Sprintf(" and keeps %s regular", connections(kept[name(r)]))
 		}
-		remedy := "accept established connections in an earlier rule, if this one concerns new connections"
-		if r.Foreign() {
-			remedy = "remove it if nothing needs it: it is not a rule, so its effect is unknown"
-		}
-		if r.ByCounter() {
-			remedy = "remove its name from exact_counters, if it may miss express packets"
-		}
-		found = append(found, api.Finding{Level: note, What: what, Why: "it says: " + r.Text, Remedy: remedy, Rule: r.Document()})
+		found = append(found, api.Finding{Level: note, What: what, Why: "it says: " + r.Text, Remedy: r.Remedy(), Rule: r.Document()})
 	}
 	return found
 }

@@ -255,25 +255,16 @@ func keptFinding(r rules.Rule, until time.Time) api.Finding {
 
 // ruleFinding names the rule that keeps a connection regular.
 func ruleFinding(what string, r rules.Rule) api.Finding {
-	if r.OfQueue() {
-		return api.Finding{
-			Level: "note", What: what + " " + r.Text, Why: r.Why,
-			Remedy: "they go express without that option: 'tc qdisc change', for cake 'nonat', where fairness among containers is not needed",
-		}
+	f := api.Finding{Level: "note", What: what + " " + r.String(), Remedy: r.Remedy(), Rule: r.Document()}
+	switch {
+	case r.OfQueue():
+		f.Why = r.Why
+	case r.Foreign():
+		f.What, f.Why = what+" "+r.Text, "it is no rule: it may judge single packets by anything"
+	case r.ByCounter():
+		f.Why = "it counts every packet (exact_counters), " + r.Why + ": " + r.Text
+	default:
+		f.Why = "it judges single packets, by " + r.Why + ": " + r.Text
 	}
-	if r.Foreign() {
-		return api.Finding{
-			Level: "note", What: what + " " + r.Text,
-			Why:    "it is no rule: it may judge single packets by anything",
-			Remedy: "remove it if it is not needed",
-		}
-	}
-	why := "it judges single packets, by "
-	if r.ByCounter() {
-		why = "it counts every packet (exact_counters), "
-	}
-	return api.Finding{
-		Level: "note", What: what + " " + r.String(),
-		Why: why + r.Why + ": " + r.Text, Rule: r.Document(),
-	}
+	return f
 }

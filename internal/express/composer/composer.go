@@ -254,11 +254,15 @@ func (c *Composer) compose(p *discover.Port, tuple conntrack.Tuple, answer connt
 	if err != nil {
 		return ConntrackError
 	}
-	if why := c.Unfit(conn); why != "" {
+	why := c.Unfit(conn)
+	if why != "" && why != Offloaded { // which a rule of the flowtable does
 		return why
 	}
 	if c.keepByRule(subject{port: p.Index, initiator: tuple == conn.Orig}, conn) {
 		return PerPacketRule
+	}
+	if why != "" {
+		return why
 	}
 	e, err := c.table.Compose(c.end(p, tuple.Src.Addr()), tuple, conn, now)
 	if err == nil {

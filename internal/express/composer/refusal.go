@@ -19,6 +19,7 @@ const (
 	Helper         Refusal = "conntrack_helper"
 	SeqAdj         Refusal = "sequence_adjustment"
 	Zone           Refusal = "conntrack_zone"
+	Offloaded      Refusal = "offloaded"
 	ShortTimeout   Refusal = "short_timeout"
 	TableFull      Refusal = "table_full"
 	ShareUsed      Refusal = "container_share_used"
@@ -38,6 +39,7 @@ var refusalText = map[Refusal]string{
 	Multicast:      "it is multicast or broadcast, which may leave by several devices",
 	LinkLocal:      "it has a link-local address, which may be of another host on each link",
 	Zone:           "it is in a conntrack zone, where addresses need not be unique",
+	Offloaded:      "a flowtable forwards it, or the action ct of tc",
 	ShortTimeout:   "conntrack forgets it sooner than after two leases without a packet (its timeouts are in net.netfilter)",
 	TableFull:      "the table is full (connections in the configuration)",
 	ShareUsed:      "its container has used up its share (per_container_share in the configuration)",
@@ -64,6 +66,8 @@ func (c *Composer) Unfit(conn conntrack.Conn) Refusal {
 		return SeqAdj
 	case conn.Zone != 0:
 		return Zone
+	case conn.Offloaded():
+		return Offloaded
 	case conn.Timeout < 2*c.lease:
 		return ShortTimeout
 	case conn.Orig.Proto == protoTCP && (conn.TCPState != conntrack.TCPEstablished || !conn.Assured()):

@@ -83,6 +83,11 @@ func (c Conn) Replied() bool { return c.Status&statusSeenReply != 0 }
 // Confirmed reports whether the first packet passed every chain.
 func (c Conn) Confirmed() bool { return c.Status&statusConfirmed != 0 }
 
+// Offloaded reports whether a flowtable, or tc's action ct, forwards packets of the
+// connection before conntrack sees them. Its timeout and TCP state are not told then
+// (net/netfilter/nf_conntrack_netlink.c, ctnetlink_dump_info).
+func (c Conn) Offloaded() bool { return c.Status&statusOffload != 0 }
+
 // Dying reports whether the entry is being removed from the table.
 func (c Conn) Dying() bool { return c.Status&statusDying != 0 }
 

@@ -318,7 +318,7 @@ func (c Conn) obstacle() string {
 		return "the helper " + c.Helper + " reads it"
 	case c.SeqAdj:
 		return "its sequence numbers are rewritten"
-	case c.Status&statusOffload != 0:
+	case c.Offloaded():
 		return "a flowtable forwards it"
 	case c.Status&(statusSrcNAT|statusDstNAT) != nat:
 		return "its translation is not the one of its addresses"

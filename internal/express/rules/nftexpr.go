@@ -151,8 +151,11 @@ func (k *compiler) add(e nftExpr) {
 	}
 }
 
+// flowAdd gives connections to a flowtable.
+const flowAdd = "flow add"
+
 // properNames are nft's names of some expressions.
-var properNames = map[string]string{"connlimit": "ct count", "flow_offload": "flow add"}
+var properNames = map[string]string{"connlimit": "ct count", "flow_offload": flowAdd}
 
 // counter compiles a counter, named or not.
 func (k *compiler) counter(text string, named ...string) {

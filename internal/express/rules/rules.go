@@ -69,6 +69,22 @@ func (r Rule) Document() *api.Rule {
 // needs the packets.
 func (r Rule) ByCounter() bool { return strings.HasPrefix(r.Why, exactCounter) }
 
+// Remedy is what lets the connections go express that the rule keeps regular.
+func (r Rule) Remedy() string {
+	switch {
+	case r.OfQueue():
+		return "they go express without that option: 'tc qdisc change', for cake 'nonat', where fairness among containers is not needed"
+	case r.Foreign():
+		return "remove it if nothing needs it: it is not a rule, so its effect is unknown"
+	case r.ByCounter():
+		return "remove its name from exact_counters, if it may miss express packets"
+	case r.Why == flowAdd:
+		return "remove its flowtable ('nft delete table " + r.Table + "', if the table has nothing else): its connections go on"
+	default:
+		return "accept established connections in an earlier rule, if this one concerns new connections"
+	}
+}
+
 // Ruleset is the rules that were read, reduced to what can lead to a rule that
 // judges single packets. It does not change and is safe for concurrent use.
 type Ruleset struct {
