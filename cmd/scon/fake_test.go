@@ -152,7 +152,8 @@ func known(container string) error {
 }
 
 // Status is that of a daemon that SCON_TEST_STATE says to be paused, inert, of an older
-// layout, without containers, or with a connection of IPv6.
+// layout, without containers, with containers that the settings keep regular, or with a
+// connection of IPv6.
 func (b *fakeBackend) Status() (api.Status, error) {
 	s := busy()
 	switch os.Getenv("SCON_TEST_STATE") {
@@ -164,6 +165,9 @@ func (b *fakeBackend) Status() (api.Status, error) {
 		s.Layout--
 	case "empty":
 		s.Hooks, s.Containers = nil, nil
+	case "withheld":
+		s.Totals.ExpressPackets = 0
+		s.Containers[0].Withheld = "the settings keep container web regular (regular: name=web)"
 	}
 	return s, nil
 }

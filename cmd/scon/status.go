@@ -15,6 +15,7 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/live"
 	"github.com/scon-project/scon/internal/numbers"
 	"github.com/scon-project/scon/internal/plain"
 	"github.com/scon-project/scon/internal/state"
@@ -172,7 +173,7 @@ func (t *tool) printStatus(s api.Status, minute api.History, services []serviceS
 		fmt.Fprintln(t.stdout, "No containers yet: "+noContainers)
 	} else if err := cli.PrintGrid(t.stdout, containerColumns, containersNow(s.Containers, minute), cli.NoWidth); err != nil {
 		return err
-	} else if s.Totals.ExpressPackets == 0 && s.State == api.StateActive {
+	} else if s.Totals.ExpressPackets == 0 && s.State == api.StateActive && slices.ContainsFunc(s.Containers, mayGoExpress) {
 		fmt.Fprintln(t.stdout, "\nNo packet has gone express yet: a connection does after some packets. 'scon explain CONTAINER' says more.")
 	}
 	if len(s.Skipped) == 0 {
@@ -185,6 +186,9 @@ func (t *tool) printStatus(s api.Status, minute api.History, services []serviceS
 	}
 	return tab.Print(t.stdout)
 }
+
+// mayGoExpress reports whether a container is neither paused nor kept regular by the settings.
+func mayGoExpress(c api.Container) bool { return live.Kept(c.Paused, c.Withheld) == "" }
 
 // noContainers says when there will be containers.
 const noContainers = "a container is hooked when its port joins a bridge or a route leads to it."
@@ -220,7 +224,7 @@ func perSecond(n uint64, seconds float64) string {
 // containerColumns: sums are of the whole time, the rates and the share of the last minute.
 var containerColumns = []cli.Column[containerNow]{
 	{Title: "CONTAINER", Text: containerName, Tone: func(c *containerNow) cli.Tone {
-		if c.Paused {
+		if !mayGoExpress(*c.Container) {
 			return cli.Warn
 		}
 		return cli.Plain
@@ -238,11 +242,7 @@ var containerColumns = []cli.Column[containerNow]{
 }
 
 func containerName(c *containerNow) string {
-	name := cmp.Or(c.Name, c.ID, c.Dev)
-	if c.Paused {
-		name += " (paused)"
-	}
-	return name
+	return cmp.Or(c.Name, c.ID, c.Dev) + live.Kept(c.Paused, c.Withheld)
 }
 
 func stateText(s api.Status) string {

@@ -103,17 +103,18 @@ type Hook struct {
 
 // Container is a container's port with the sums of its Conentries.
 type Container struct {
-	Name            string            `json:"name"`             // as the runtime names it; the device's name if it is not known
-	ID              string            `json:"id"`               // the runtime's identifier, empty if it is not known
-	Dev             string            `json:"dev"`              // its port on the host
-	Bridge          string            `json:"bridge"`           // "" for a container that is routed
-	Entries         int               `json:"entries"`          // Conentries of its connections
-	Paused          bool              `json:"paused"`           // paused by `scon pause --container`
-	ExpressPackets  uint64            `json:"express_packets"`  // in both directions
-	RegularPackets  uint64            `json:"regular_packets"`  // in both directions
-	Reasons         map[string]uint64 `json:"reasons"`          // regular packets by reason, see below
-	ExpressSent     Count             `json:"express_sent"`     // of these, from the container
-	ExpressReceived Count             `json:"express_received"` // of these, to the container
+	Name            string            `json:"name"`               // as the runtime names it; the device's name if it is not known
+	ID              string            `json:"id"`                 // the runtime's identifier, empty if it is not known
+	Dev             string            `json:"dev"`                // its port on the host
+	Bridge          string            `json:"bridge"`             // "" for a container that is routed
+	Entries         int               `json:"entries"`            // Conentries of its connections
+	Paused          bool              `json:"paused"`             // paused by `scon pause --container`
+	Withheld        string            `json:"withheld,omitempty"` // why the settings keep it regular, absent if they do not
+	ExpressPackets  uint64            `json:"express_packets"`    // in both directions
+	RegularPackets  uint64            `json:"regular_packets"`    // in both directions
+	Reasons         map[string]uint64 `json:"reasons"`            // regular packets by reason, see below
+	ExpressSent     Count             `json:"express_sent"`       // of these, from the container
+	ExpressReceived Count             `json:"express_received"`   // of these, to the container
 	Origin
 }
 
@@ -200,7 +201,8 @@ type Flow struct {
 type Explanation struct {
 	Subject string `json:"subject"` // what was asked about
 	Express bool   `json:"express"` // a packet of it goes express
-	// Known says that SCON or conntrack knows a connection of the subject. If it is false,
+	// Known says that SCON or conntrack knows a connection of the subject, or that it is
+	// paused, or kept regular by the settings. If it is false,
 	// the subject does not go regular: it has no connections, or none yet.
 	Known bool `json:"known"`
 	// Findings are sorted by weight; the first decides.

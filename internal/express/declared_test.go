@@ -40,11 +40,18 @@ func TestRegularSetting(t *testing.T) {
 
 	scontest.Eventually(t, "the container is identified", func() error { // until then it is regular for that
 		x, err := b.Daemon.Explain(filepath.Base(b.Node(lab.Container(2))))
-		if err == nil && !strings.Contains(fmt.Sprint(x.Findings), "regular: name=") {
-			err = fmt.Errorf("explain says %+v", x.Findings)
+		said := fmt.Sprint(x.Findings)
+		if err == nil && (!strings.Contains(said, "regular: name=") || !x.Known || strings.Contains(said, "no connection of it is known")) {
+			err = fmt.Errorf("explain says %+v", x)
 		}
 		return err
 	})
+	if c, _ := b.Container(2); !strings.Contains(c.Withheld, "regular: name=") {
+		t.Errorf("status has %+v", c)
+	}
+	if c, _ := b.Container(3); c.Withheld != "" {
+		t.Errorf("status has %+v", c)
+	}
 	if text := fmt.Sprint(b.Status().Skipped); !strings.Contains(text, "regular: "+lab.Port(1)) {
 		t.Errorf("skipped are %s", text)
 	}

@@ -45,12 +45,14 @@ func (v view) explainContainer(name string, x *api.Explanation) error {
 	}
 	for _, p := range ports {
 		if v.composer.IsPaused(p.Index) {
+			x.Known = true
 			x.Findings = append(x.Findings, api.Finding{
 				Level: "warn", What: fmt.Sprintf("%s is paused: its packets go regular", p.Container.Name),
 				Remedy: "scon resume --container " + p.Container.Name,
 			})
 		}
 		if why := p.Withheld(); why != "" {
+			x.Known = true
 			x.Findings = append(x.Findings, api.Finding{
 				Level: "warn", What: fmt.Sprintf("%s stays regular", p.Container.Name), Why: why,
 				Remedy: "change the setting regular, if it should go express",

@@ -118,6 +118,7 @@ func (v view) status() (api.Status, error) {
 			Bridge:         p.Bridge.Name,
 			Entries:        v.table.LenOf(index),
 			Paused:         v.composer.IsPaused(p.Index),
+			Withheld:       p.Withheld(),
 			ExpressPackets: express.Packets,
 			RegularPackets: counters.Packets,
 			Reasons:        counters.Reasons,

@@ -80,14 +80,15 @@ type Rate struct {
 
 // Container is a container's port. Its name is the name, ID or device, whichever is known.
 type Container struct {
-	Name    string  `json:"name"`                  // as the runtime names it
-	ID      string  `json:"id"`                    // the runtime's identifier
-	Dev     string  `json:"dev"`                   // its port on the host
-	Bridge  string  `json:"bridge"`                // that the port is of; empty if it is routed
-	Paused  bool    `json:"paused"`                // paused by `scon pause --container`
-	Entries int     `json:"entries"`               // Conentries of its connections
-	Express Rate    `json:"express"`               // in both directions
-	Regular float64 `json:"regular_packets_per_s"` // in both directions
+	Name     string  `json:"name"`                  // as the runtime names it
+	ID       string  `json:"id"`                    // the runtime's identifier
+	Dev      string  `json:"dev"`                   // its port on the host
+	Bridge   string  `json:"bridge"`                // that the port is of; empty if it is routed
+	Paused   bool    `json:"paused"`                // paused by `scon pause --container`
+	Withheld string  `json:"withheld,omitempty"`    // why the settings keep it regular, absent if they do not
+	Entries  int     `json:"entries"`               // Conentries of its connections
+	Express  Rate    `json:"express"`               // in both directions
+	Regular  float64 `json:"regular_packets_per_s"` // in both directions
 	// Reasons are the regular packets per second by reason, without those that are 0.
 	Reasons map[string]float64 `json:"reasons_per_s"`
 	api.Origin
@@ -146,7 +147,7 @@ func (v *View) containers(was, is *api.Status, per perSecond) {
 			a = &api.Container{}
 		}
 		c := Container{
-			Name: NameOf(b), ID: b.ID, Dev: b.Dev, Bridge: b.Bridge, Paused: b.Paused, Entries: b.Entries,
+			Name: NameOf(b), ID: b.ID, Dev: b.Dev, Bridge: b.Bridge, Paused: b.Paused, Withheld: b.Withheld, Entries: b.Entries,
 			Express: per.both(a.ExpressSent, b.ExpressSent).plus(per.both(a.ExpressReceived, b.ExpressReceived)),
 			Regular: per.of(a.RegularPackets, b.RegularPackets),
 			Reasons: map[string]float64{},
@@ -163,6 +164,18 @@ func portOf(c *api.Container) string { return c.ID + " " + c.Dev }
 
 // NameOf returns what a container is called: by its name, its ID, or its device.
 func NameOf(c *api.Container) string { return cmp.Or(c.Name, c.ID, c.Dev) }
+
+// Kept is what stands behind the name of a container that is paused, or that the settings
+// keep regular, "" for any other.
+func Kept(paused bool, withheld string) string {
+	switch {
+	case paused:
+		return " (paused)"
+	case withheld != "":
+		return " (kept regular)"
+	}
+	return ""
+}
 
 // connection identifies a Conentry.
 type connection struct {

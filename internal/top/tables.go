@@ -22,7 +22,7 @@ var tableNames = [tables]string{"containers", "connections", "changes"}
 
 var containerColumns = []cli.Column[live.Container]{
 	{Title: "CONTAINER", Least: 12, Text: containerName, Tone: func(c *live.Container) cli.Tone {
-		if c.Paused {
+		if live.Kept(c.Paused, c.Withheld) != "" {
 			return cli.Warn
 		}
 		return cli.Plain
@@ -40,10 +40,7 @@ var containerColumns = []cli.Column[live.Container]{
 }
 
 func containerName(c *live.Container) string {
-	if c.Paused {
-		return c.Name + " (paused)"
-	}
-	return c.Name
+	return c.Name + live.Kept(c.Paused, c.Withheld)
 }
 
 func whyRegular(c *live.Container) string {

@@ -47,11 +47,14 @@ export function Table({ label, columns, rows, keyOf, selected, select, state, pa
 
 export const portOf = (c) => c.id + " " + c.dev;
 
+/* kept is what stands behind the name of a container that is paused, or that the settings keep regular. */
+const kept = (c) => c.paused ? " (paused)" : c.withheld ? " (kept regular)" : "";
+
 /* Name is a container's name, with what it was made from beside it. */
-const Name = (c) => html`<bdi>${c.name}</bdi>${c.paused && " (paused)"}${origin(c) && html` <bdi class="soft origin">${origin(c)}</bdi>`}`;
+const Name = (c) => html`<bdi>${c.name}</bdi>${kept(c)}${origin(c) && html` <bdi class="soft origin">${origin(c)}</bdi>`}`;
 
 export const containerColumns = [
-  ["Container", (c) => c.name + (c.paused ? " (paused)" : "") + (origin(c) ? ", " + origin(c) : ""), "name", "name", Name],
+  ["Container", (c) => c.name + kept(c) + (origin(c) ? ", " + origin(c) : ""), "name", "name", Name],
   ["Bridge", (c) => c.bridge || "routed", "wide", "bridge"],
   ["Port", (c) => c.dev, "wide", "port"],
   ["Connections", (c) => number(c.entries), "n wide", "entries"],
