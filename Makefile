@@ -51,7 +51,7 @@ export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
 export PATH := $(shell $(AS_OWNER) scripts/toolchain.sh)$(PATH)
 
 # These make network namespaces. A user's run of one goes on by sudo before it does anything.
-NEED_ROOT := demo check test test-long test-packages test-fresh test-k8s test-k8s-full test-hostile fuzz screenshots
+NEED_ROOT := demo check test test-long test-packages test-fresh test-peers test-k8s test-k8s-full test-hostile fuzz screenshots
 
 .PHONY: build scon lab startup cuda libsconpipe examples generate modules check-generated lint size slow test-kernels man install uninstall packages image clean $(NEED_ROOT) $(NEED_ROOT:=-as-root)
 
@@ -195,6 +195,13 @@ test-fresh-as-root:
 	$(Q)scripts/install-deps.sh packages
 	$(Q)$(AS_OWNER) mkdir -p dist/fresh
 	$(Q)go test -C test -vet=off -count=1 -timeout 12h -v ./fresh -full $(FRESH)
+
+# Tests that others wrote, without and with SCON. PEERS chooses, such as "-suites netavark,wrk".
+PEERS ?=
+test-peers-as-root: build
+	$(Q)scripts/install-deps.sh test peers
+	$(Q)$(AS_OWNER) mkdir -p dist/peers
+	$(Q)scripts/with-own-mounts.sh go test -C test -vet=off -count=1 -timeout 12h -v ./peers -full $(PEERS)
 
 # A Kubernetes of two nodes with the chart; the first run builds Kubernetes for some 15 minutes. CLUSTER is one of
 # nftables, iptables (kube-proxy), scon-cni, flannel (networks of pods).

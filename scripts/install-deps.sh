@@ -4,7 +4,7 @@
 # Services that come along are neither started nor enabled, and nothing that is
 # there is removed. A user's run names them and the command, and has sudo run it.
 #
-# Usage: scripts/install-deps.sh build|demo|test|startup|kernels|arm64|packages|image|k8s|prometheus|web|race...
+# Usage: scripts/install-deps.sh build|demo|test|startup|kernels|arm64|packages|image|k8s|peers|prometheus|web|race...
 set -eu
 
 # PACKAGE, or PACKAGE:PROGRAM (a name, or the path of any file) where another package may have it.
@@ -30,6 +30,8 @@ packages="musl-dev:/usr/include/$(uname -m)-linux-musl gcc-aarch64-linux-gnu lib
 image="podman gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 # A cluster of Kubernetes' own programs.
 k8s="etcd-server:etcd containerd containernetworking-plugins:/usr/lib/cni/host-local podman runc nftables iproute2"
+# What tests of others need.
+peers="nghttp2-client:h2load nghttp2-server:nghttpd"
 # Prometheus and promtool.
 prometheus="prometheus"
 # A browser, for the live page.
@@ -54,7 +56,7 @@ before=$(installed)
 missing=
 for set in "$@"; do
 	case $set in
-	build | demo | test | startup | kernels | arm64 | packages | image | k8s | prometheus | web | race) eval "entries=\$$set" ;;
+	build | demo | test | startup | kernels | arm64 | packages | image | k8s | peers | prometheus | web | race) eval "entries=\$$set" ;;
 	*) echo "install-deps.sh: no set of packages \"$set\"" >&2 && exit 2 ;;
 	esac
 	for entry in $entries; do

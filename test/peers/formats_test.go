@@ -1,0 +1,66 @@
+package peers
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A case that passes on one side only, or runs on one side only, differs.
+func TestDiffer(t *testing.T) {
+	without := results{"same": failed, "worse": passed, "better": failed, "gone": passed, "left out": skipped}
+	with := results{"same": failed, "worse": failed, "better": passed, "left out": skipped, "new": passed}
+	want := []string{
+		"better: failed without SCON, passed with it",
+		"gone: passed without SCON, not run with it",
+		"new: not run without SCON, passed with it",
+		"worse: passed without SCON, failed with it",
+	}
+	if got := differ(without, with); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := row("s", "v1", without, with, counts{express: 30, regular: 10}), "| s | v1 | 4 | 2 | 2 | 4 | 30, 75.0 % |\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := row("s", "v1", without, with, counts{regular: 10}); !strings.Contains(got, "proves nothing") {
+		t.Errorf("%q does not say that nothing went express", got)
+	}
+}
+
+// Suites have names of their own.
+func TestNames(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, s := range suites {
+		if seen[s.name] || strings.ContainsAny(s.name, ", |") {
+			t.Errorf("%q is no name of a suite", s.name)
+		}
+		seen[s.name] = true
+	}
+}
+
+// What a suite's namespaces do is in the programs that call scon.sh: it is executable, and
+// stops what it was told of before only.
+func TestScript(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	if err := os.WriteFile(filepath.Join(dir, "scon"), []byte("#!/bin/sh\necho $1 >>"+log+"\n[ $1 != up ] || mkdir $7\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "counts"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range []string{"down", "up", "count", "down", "down"} {
+		cmd := exec.Command("./scon.sh", verb, "/proc/self/ns/net")
+		cmd.Env = append(os.Environ(), "PEERS="+dir)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", verb, err, out)
+		}
+	}
+	text, err := os.ReadFile(log)
+	if want := "up\nstatus\nstatus\ndown\n"; err != nil || string(text) != want {
+		t.Errorf("%v: scon was called for %q, want %q", err, text, want)
+	}
+}
