@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,6 +28,22 @@ func TestDiffer(t *testing.T) {
 	}
 	if got := row("s", "v1", without, with, counts{regular: 10}); !strings.Contains(got, "proves nothing") {
 		t.Errorf("%q does not say that nothing went express", got)
+	}
+}
+
+func TestParseGinkgo(t *testing.T) {
+	got, err := parseGinkgo([]byte(`[{"SpecReports": [
+		{"ContainerHierarchyTexts": ["bridge", "v4"], "LeafNodeType": "It", "LeafNodeText": "adds", "State": "passed"},
+		{"ContainerHierarchyTexts": ["bridge", "v4"], "LeafNodeType": "It", "LeafNodeText": "adds", "State": "panicked"},
+		{"ContainerHierarchyTexts": null, "LeafNodeType": "It", "LeafNodeText": "later", "State": "pending"},
+		{"ContainerHierarchyTexts": null, "LeafNodeType": "BeforeSuite", "LeafNodeText": "", "State": "passed"},
+		{"ContainerHierarchyTexts": null, "LeafNodeType": "AfterSuite", "LeafNodeText": "", "State": "failed"}]}]`))
+	want := results{"bridge v4 adds": passed, "bridge v4 adds (2)": failed, "later": skipped, "AfterSuite ": failed}
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
+	}
+	if _, err := parseGinkgo([]byte("[")); err == nil {
+		t.Error("a report that is cut off is no error")
 	}
 }
 

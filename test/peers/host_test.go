@@ -20,10 +20,16 @@ type host struct {
 	*machine.Machine
 	t    *testing.T
 	logs string // directory of the suite's logs
-	dir  string // $PEERS of scon.sh; "" without SCON
+	dir  string // $PEERS of scon.sh, from outside; "" without SCON
 	hook string // the path of scon.sh
-	env  []string
+	// plugins is the beginning of PATH, with a colon behind it, in which CNI's plugins are
+	// found before those of a suite; may be "".
+	plugins string
+	env     []string
 }
+
+// inside is $PEERS of scon.sh, in the host's /run.
+const inside = "/run/peers"
 
 // settings have SCON forward after few packets: most cases have few.
 const settings = "admit: 2\nstartup: {enabled: false}\npipe: {enabled: false}\n"
@@ -56,26 +62,21 @@ func newHost(t *testing.T, logs string, with bool) *host {
 // up starts SCON in the host's network namespace, and has the suite start it in others.
 func (h *host) up() {
 	h.t.Helper()
-	dir, err := os.MkdirTemp("", "scon-peers-") // sockets have short paths
-	if err != nil {
+	h.dir = fmt.Sprintf("/proc/%d/root%s", h.PID(), inside)
+	if err := os.MkdirAll(filepath.Join(h.dir, "counts"), 0o700); err != nil {
 		h.t.Fatal(err)
 	}
-	h.t.Cleanup(func() { os.RemoveAll(dir) })
-	h.dir = dir
-	if err := os.Mkdir(filepath.Join(dir, "counts"), 0o700); err != nil {
-		h.t.Fatal(err)
-	}
-	h.write(filepath.Join(dir, "scon.yaml"), settings)
+	h.write(filepath.Join(h.dir, "scon.yaml"), settings)
 	for _, name := range []string{"scon", "scon-cni"} {
 		from, err := filepath.Abs("../../bin/" + name)
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		if err := os.Symlink(from, filepath.Join(dir, name)); err != nil {
+		if err := os.Symlink(from, filepath.Join(h.dir, name)); err != nil {
 			h.t.Fatal(err)
 		}
 	}
-	h.env = append(h.env, "PEERS="+dir, "PEERS_HOOK="+h.hook)
+	h.env = append(h.env, "PEERS="+inside, "PEERS_HOOK="+h.hook)
 	h.must(h.command("", h.hook, "up", "/run/netns/host"))
 }
 
@@ -165,6 +166,23 @@ func (h *host) must(cmd *exec.Cmd) {
 	if err := run(cmd); err != nil {
 		h.t.Fatal(err)
 	}
+}
+
+// log runs a command with its output in the file NAME.log of the logs, whose path it
+// returns. That it fails is left to the suite's own report.
+func (h *host) log(name string, cmd *exec.Cmd) string {
+	h.t.Helper()
+	path := filepath.Join(h.logs, name+".log")
+	f, err := os.Create(path)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer f.Close()
+	cmd.Stdout, cmd.Stderr = f, f
+	if err := cmd.Run(); err != nil {
+		fmt.Fprintf(f, "%v\n", err)
+	}
+	return path
 }
 
 // start starts a server with its output in the file NAME.log of the logs, and waits until it

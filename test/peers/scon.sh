@@ -5,7 +5,7 @@
 # Usage: scon.sh up|count|down NETNS
 set -eu
 netns=$2
-own=$PEERS/$(stat --dereference --format %i "$netns")
+own=$PEERS/$(stat -L -c %i "$netns")
 case $1 in
 up)
 	"$PEERS/scon" up --netns "$netns" --config "$PEERS/scon.yaml" --state-dir "$own" --socket "$own/scon.sock" >"$own.log" 2>&1 || {

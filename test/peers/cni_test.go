@@ -1,0 +1,216 @@
+package peers
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// plugins are CNI's own plugins with their tests, which make network namespaces for hosts
+// and containers alike.
+var plugins = module{"github.com/containernetworking/plugins", "v1.10.0", "h1:4lwzpgsn5NdIneXrag/EEfKzhNSriJc1zTxZxfdfPLQ="}
+
+// cniPackages are the packages of the plugins with tests of networks, by suite. kind is the
+// device's that the tests need, which a small kernel may lack.
+var cniPackages = []struct{ suite, path, kind string }{
+	{"cni-bridge", "plugins/main/bridge", "bridge"}, {"cni-ptp", "plugins/main/ptp", "veth"}, {"cni-vlan", "plugins/main/vlan", "dummy"},
+	{"cni-macvlan", "plugins/main/macvlan", "dummy"}, {"cni-ipvlan", "plugins/main/ipvlan", "dummy"}, {"cni-host-device", "plugins/main/host-device", "dummy"},
+	{"cni-tap", "plugins/main/tap", "bridge"}, {"cni-dummy", "plugins/main/dummy", "dummy"},
+	{"cni-portmap", "plugins/meta/portmap", "veth"}, {"cni-firewall", "plugins/meta/firewall", "bridge"}, {"cni-bandwidth", "plugins/meta/bandwidth", "ifb"},
+	{"cni-tuning", "plugins/meta/tuning", "dummy"}, {"cni-vrf", "plugins/meta/vrf", "vrf"}, {"cni-sbr", "plugins/meta/sbr", "dummy"},
+	{"cni-host-local", "plugins/ipam/host-local", "veth"}, {"cni-dhcp", "plugins/ipam/dhcp", "bridge"}, {"cni-pkg-ip", "pkg/ip", "veth"}, {"cni-pkg-ipam", "pkg/ipam", "dummy"},
+}
+
+// findPlugins fetches the plugins, if the kernel has devices of a kind.
+func findPlugins(kind string) (string, error) {
+	if err := exec.Command("unshare", "--net", "ip", "link", "add", "x", "type", kind).Run(); err != nil {
+		return "", &missing{"this kernel has no devices of the kind " + kind}
+	}
+	_, err := fetchPlugins()
+	return plugins.version, err
+}
+
+// cniSuites run each package as it is, and those that use plugins as programs also with
+// scon-cni in the place of bridge and ptp.
+var cniSuites = func() (all []suite) {
+	for _, p := range cniPackages {
+		all = append(all, suite{
+			name:    p.suite,
+			prepare: func(t *testing.T) (string, error) { return findPlugins(p.kind) },
+			run: func(t *testing.T, h *host) results {
+				dir, err := fetchPlugins()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return runGinkgo(t, h, dir, p.path)
+			},
+		})
+	}
+	for _, name := range []string{"cni-portmap", "cni-firewall"} {
+		i := slices.IndexFunc(all, func(s suite) bool { return s.name == name })
+		stock := all[i].run
+		all = append(all, suite{name: name + "-scon-cni", prepare: all[i].prepare, run: func(t *testing.T, h *host) results {
+			if h.with() {
+				h.plugins = inside + "/plugins:"
+				h.must(h.command("", "sh", "-euc", `mkdir "$PEERS/plugins"; for name in bridge ptp; do ln -s "${PEERS_HOOK%/*}/scon-cni.sh" "$PEERS/plugins/$name"; done`))
+			}
+			return stock(t, h)
+		}})
+	}
+	return all
+}()
+
+// hostNames are the variables that the tests have their hosts' namespaces in: SCON is
+// started in these. It takes a second, so that containers' are left out.
+var hostNames = regexp.MustCompile(`\b(originalNS|originalNetNS|testRootNS|hostNs|hostNetNS)(, err :?= )testutils\.NewNS\(\)`)
+
+// namespaces has the tests' namespaces call $PEERS_HOOK.
+const namespaces = `package testutils
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+)
+
+func NewHost() (ns.NetNS, error) {
+	n, err := NewNS()
+	if err != nil {
+		return nil, err
+	}
+	return n, hook("up", n)
+}
+
+func UnmountNS(n ns.NetNS) error {
+	if err := hook("down", n); err != nil {
+		return err
+	}
+	return unmountNS(n)
+}
+
+func hook(verb string, n ns.NetNS) error {
+	program := os.Getenv("PEERS_HOOK")
+	if program == "" {
+		return nil
+	}
+	if out, err := exec.Command(program, verb, n.Path()).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", verb, n.Path(), err, out)
+	}
+	return nil
+}
+`
+
+// fetchPlugins returns a directory with the plugins' sources, the plugins in bin, and the
+// packages' test programs in tests.
+var fetchPlugins = sync.OnceValues(func() (string, error) {
+	return plugins.fetch(namespaces+hostNames.String()+fmt.Sprint(cniPackages), func(dir string) error {
+		file := filepath.Join(dir, "pkg/testutils/netns_linux.go")
+		if err := replace(file, "\nfunc UnmountNS(", "\nfunc unmountNS("); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(filepath.Dir(file), "peers.go"), []byte(namespaces), 0o644); err != nil {
+			return err
+		}
+		compile := []string{"test", "-c", "-o", "tests/"}
+		for _, p := range cniPackages {
+			compile = append(compile, "./"+p.path)
+			tests, err := filepath.Glob(filepath.Join(dir, p.path, "*_test.go"))
+			if err != nil {
+				return err
+			}
+			for _, file := range tests {
+				text, err := os.ReadFile(file)
+				if err != nil {
+					return err
+				}
+				if err := os.WriteFile(file, hostNames.ReplaceAll(text, []byte("${1}${2}testutils.NewHost()")), 0o644); err != nil {
+					return err
+				}
+			}
+		}
+		if err := run(goTool(dir, compile...)); err != nil {
+			return err
+		}
+		return run(goTool(dir, "build", "-o", "bin/", "./plugins/main/...", "./plugins/meta/...", "./plugins/ipam/..."))
+	})
+})
+
+// runGinkgo runs the test program of a package of the plugins.
+func runGinkgo(t *testing.T, h *host, dir, pkg string) results {
+	t.Helper()
+	env, err := goEnv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := filepath.Join(h.logs, "report.json")
+	cmd := h.command(filepath.Join(dir, pkg), filepath.Join(dir, "tests", filepath.Base(pkg)+".test"), "-test.timeout=20m", "-ginkgo.v", "-ginkgo.no-color", "-ginkgo.json-report="+report)
+	cmd.Env = append(cmd.Env, env...)
+	for i, v := range cmd.Env {
+		if strings.HasPrefix(v, "PATH=") {
+			cmd.Env[i] = "PATH=" + h.plugins + dir + "/bin" + ":" + strings.TrimPrefix(v, "PATH=")
+		}
+	}
+	log := h.log("output", cmd)
+	text, err := os.ReadFile(report)
+	if err != nil {
+		t.Errorf("no report: %v; see %s", err, log)
+		return nil
+	}
+	r, err := parseGinkgo(text)
+	if err != nil {
+		t.Error(err)
+	}
+	return r
+}
+
+// parseGinkgo reads a report of Ginkgo in JSON. Cases of the same name are numbered.
+func parseGinkgo(text []byte) (results, error) {
+	var reports []struct {
+		SpecReports []struct {
+			ContainerHierarchyTexts []string
+			LeafNodeType            string
+			LeafNodeText            string
+			State                   string
+		}
+	}
+	if err := json.Unmarshal(text, &reports); err != nil {
+		return nil, fmt.Errorf("Ginkgo's report: %w", err)
+	}
+	r := make(results)
+	for _, report := range reports {
+		for _, s := range report.SpecReports {
+			name := strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " ")
+			switch o := outcome(s.State); {
+			case s.LeafNodeType != "It":
+				if o != passed {
+					r.add(s.LeafNodeType+" "+name, failed)
+				}
+			case o == passed || o == skipped:
+				r.add(name, o)
+			case o == "pending":
+				r.add(name, skipped)
+			default: // failed, panicked, timedout, interrupted, aborted
+				r.add(name, failed)
+			}
+		}
+	}
+	return r, nil
+}
+
+// add adds a case, with a number if its name is taken.
+func (r results) add(name string, o outcome) {
+	unique := name
+	for n := 2; r[unique] != ""; n++ {
+		unique = fmt.Sprintf("%s (%d)", name, n)
+	}
+	r[unique] = o
+}
