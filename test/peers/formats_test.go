@@ -47,6 +47,18 @@ func TestParseGinkgo(t *testing.T) {
 	}
 }
 
+func TestParseGo(t *testing.T) {
+	text := "=== RUN   TestA\n    --- PASS: TestA/b (0.00s)\n--- FAIL: TestA (0.10s)\n--- SKIP: TestC (0.00s)\n"
+	want := results{"TestA": failed, "TestA/b": passed, "TestC": skipped}
+	if got := parseGo(text + "FAIL\n"); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	want["the program's end"] = failed
+	if got := parseGo(text + "panic: test timed out\n"); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // Suites have names of their own.
 func TestNames(t *testing.T) {
 	seen := make(map[string]bool)

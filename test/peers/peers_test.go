@@ -35,7 +35,7 @@ type suite struct {
 	run func(t *testing.T, h *host) results
 }
 
-var suites = slices.Concat(cniSuites, nftablesSuites, programSuites)
+var suites = slices.Concat(cniSuites, mobySuites, nftablesSuites, programSuites)
 
 // nftablesSuites are the tests/shell of nftables, if they could be had.
 var nftablesSuites = []suite{{
