@@ -21,6 +21,7 @@ func TestTunnelEnds(t *testing.T) {
 		{"ipip to any", &netlink.Iptun{Remote: net.IPv4zero}, false},
 		{"ipip external", &netlink.Iptun{Remote: net.IPv4(10, 0, 0, 2), FlowBased: true}, false},
 		{"gre", &netlink.Gretun{Local: net.IPv4(10, 0, 0, 1), Remote: net.IPv4(10, 0, 0, 2)}, true},
+		{"gre without a local address", &netlink.Gretun{Remote: net.IPv4(10, 0, 0, 2)}, true},
 		{"gre to a group", &netlink.Gretun{Local: net.IPv4(10, 0, 0, 1), Remote: net.IPv4(224, 0, 0, 9)}, false},
 		{"gre external", &netlink.Gretun{FlowBased: true}, false},
 		{"ip6gre", &netlink.Gretun{Remote: net.ParseIP("fd00::2")}, true},
