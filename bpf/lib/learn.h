@@ -122,9 +122,9 @@ always_inline void track(struct __sk_buff *skb, const struct packet *pkt,
 }
 
 /*
- * A reply passes. The first one of a UDP connection makes it ESTABLISHED in conntrack, and
- * rules may decide otherwise about the other direction: what is known of that is forgotten,
- * and what is on its way there records nothing.
+ * A reply passes. The first one of a UDP connection makes it ESTABLISHED in conntrack,
+ * and rules may decide otherwise about the other direction: what is known of that is
+ * forgotten, and what is on its way there records nothing.
  */
 always_inline void note_reply(const struct half *half)
 {

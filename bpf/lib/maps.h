@@ -188,7 +188,7 @@ struct half {
 	__u32 reported; /* TCP: seq_end in the latest EVENT_PROGRESS ... */
 	union {
 		__u32 no_reply; /* UDP, d: of the reply direction: none is known */
-		__u32 report_after; /* TCP: bytes after which the next one is due: tcp.h */
+		__u32 report_after; /* TCP: bytes until the next one: tcp.h */
 	} proto;
 	__u64 addrs6[4]; /* d: IPv6 source and destination, as they enter */
 	__u32 in_bridge; /* d: of a container's packets: the IP layer's input device;
