@@ -37,6 +37,9 @@ func fakeUnits() []unit {
 		if u.liberal != nil {
 			all[i].liberal = fakeLiberal
 		}
+		if u.pinned != nil && os.Getenv("SCON_TEST_STATE") == "elsewhere" {
+			all[i].pinned = func(string) ([]string, bool) { return nil, true }
+		}
 	}
 	return all
 }
@@ -152,8 +155,8 @@ func known(container string) error {
 }
 
 // Status is that of a daemon that SCON_TEST_STATE says to be paused, inert, of an older
-// layout, without containers, with containers that the settings keep regular, or with a
-// connection of IPv6.
+// layout, without containers, with containers that the settings keep regular, with
+// another state directory, or with a connection of IPv6.
 func (b *fakeBackend) Status() (api.Status, error) {
 	s := busy()
 	switch os.Getenv("SCON_TEST_STATE") {

@@ -194,21 +194,24 @@ func Hooked(namespace string) (n int, err error) {
 }
 
 // Pinned describes what is pinned for a network namespace, for the user; nothing if there is
-// none, or it cannot be read.
-func Pinned(namespace string) []string {
+// none, or it cannot be read. It is in use if a daemon lives that has pinned it.
+func Pinned(namespace string) (left []string, inUse bool) {
 	inode, err := netns.Inode(namespace)
 	if err != nil {
-		return nil
+		return nil, false
 	}
 	pins, err := os.ReadDir(pinDir(inode))
 	if err != nil || len(pins) == 0 {
-		return nil
+		return nil, false
 	}
 	hooked, err := Hooked(namespace)
 	if err != nil {
-		return nil
+		return nil, false
 	}
-	return []string{fmt.Sprintf("%d pins in %s with %d hooks, which let every packet take the kernel's path", len(pins), pinDir(inode), hooked)}
+	if state.Flocked(pinDir(inode)) {
+		return nil, true
+	}
+	return []string{fmt.Sprintf("%d pins in %s with %d hooks, which let every packet take the kernel's path", len(pins), pinDir(inode), hooked)}, false
 }
 
 // CleanAbandoned removes the pins of daemons that died together with their

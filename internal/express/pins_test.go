@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/scon-project/scon/internal/state"
 	"github.com/scon-project/scon/test/bed/scontest"
 )
 
@@ -15,6 +16,9 @@ func TestPinsOfLiving(t *testing.T) {
 	t.Parallel()
 	b := scontest.NewExpress(t, scontest.Layout{})
 	maps := b.Pins("[a-z]*s")
+	if !state.Flocked(filepath.Dir(maps[0])) {
+		t.Errorf("no process holds %s", filepath.Dir(maps[0]))
+	}
 	if err := b.Daemon.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

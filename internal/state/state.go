@@ -175,8 +175,11 @@ func Lock(dir string) (unlock func(), err error) {
 
 // Held reports whether a process holds the lock of dir. It is false if that cannot be told,
 // as only root may.
-func Held(dir string) bool {
-	f, err := os.Open(filepath.Join(dir, "lock"))
+func Held(dir string) bool { return Flocked(filepath.Join(dir, "lock")) }
+
+// Flocked is Held of any file or directory that is locked by flock(2).
+func Flocked(path string) bool {
+	f, err := os.Open(path)
 	if err != nil {
 		return false
 	}
