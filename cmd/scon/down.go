@@ -65,7 +65,6 @@ becomes of them:
 	cmd.Flags().BoolVar(&o.onTerm, "on-term", false, "wait for SIGTERM, and then until no daemon runs; remove what the last one left. Stops nothing")
 	cmd.Flags().StringVar(&o.mode, "conntrack", liberal.Keep, "what becomes of connections that are liberal in conntrack: `keep, restore or delete`")
 	cli.CompleteWords(cmd, "conntrack", liberal.Keep, liberal.Restore, liberal.Delete)
-	_ = cmd.RegisterFlagCompletionFunc("conntrack", cobra.FixedCompletions(liberalModes, cobra.ShellCompDirectiveNoFileComp)) // fails for no flag
 	addStateDirFlag(cmd, &o.dir)
 	cli.AddNetnsFlag(cmd, &o.netns, "clean up in that network namespace, a `name` of ip-netns or a path (default: the service's)")
 	cli.AddJSONFlag(cmd, &o.json)

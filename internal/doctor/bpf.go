@@ -114,7 +114,7 @@ func checkJiffies(host) result {
 	if err != nil {
 		return result{note, err.Error(), ""}
 	}
-	return result{ok, fmt.Sprintf("HZ = %d: %v", hz, time.Second/time.Duration(hz)), ""}
+	return result{ok, fmt.Sprintf("HZ = %d: %.3g ms", hz, 1000/float64(hz)), ""}
 }
 
 func jiffiesPerSecond() (int, error) {

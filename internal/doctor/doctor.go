@@ -97,7 +97,7 @@ var capabilities = []capability{
 	},
 	{
 		name: "ipv6_forwarding", check: checkForward6,
-		purpose: "the same over IPv6",
+		purpose: "the kernel's path between containers and other machines, by IPv6",
 		without: "no IPv6 connection is forwarded, so none goes express",
 	},
 	{
