@@ -61,7 +61,11 @@ var cniSuites = func() (all []suite) {
 				h.plugins = inside + "/plugins:"
 				h.must(h.command("", "sh", "-euc", `mkdir "$PEERS/plugins"; for name in bridge ptp; do ln -s "${PEERS_HOOK%/*}/scon-cni.sh" "$PEERS/plugins/$name"; done`))
 			}
-			return stock(t, h)
+			r := stock(t, h)
+			if h.with() {
+				h.must(h.command("", "sh", "-euc", `ls -d "$PEERS"/plugins/[0-9]*`)) // it was called
+			}
+			return r
 		}})
 	}
 	return all
