@@ -53,9 +53,13 @@ exit status is 1 when a requirement of SCON is missing or a service hangs.`,
 			}
 			check := func() error { return t.unit(state.Express).check(service.Options{Config: c, File: path}, nil) }
 			if err := within(namespace, check); err != nil {
+				again := "scon config check"
+				if cmd.Flags().Changed("config") {
+					again += " " + file
+				}
 				d.Findings = append(d.Findings, api.Finding{
 					Level: "fail", What: "the daemon refuses to start with these settings", Why: err.Error(),
-					Remedy: "change them, then 'scon config check'",
+					Remedy: "change them, then '" + again + "'",
 				})
 				refused = fmt.Errorf("check the settings: %w", err)
 			}

@@ -96,7 +96,7 @@ func (t *tool) startup() (control.Startup, error) {
 func startupOf(c *control.Client) (control.Startup, error) {
 	s, err := c.Startup()
 	if refused := new(api.Error); errors.As(err, &refused) && refused.Status == 404 {
-		return s, errors.New("the startup service has no agent: set startup.enabled in the configuration")
+		return s, errors.New("the startup service runs for Docker's network driver only; set startup.enabled in the configuration for networks of its own")
 	}
 	return s, err
 }
