@@ -47,6 +47,15 @@ func TestParseGinkgo(t *testing.T) {
 	}
 }
 
+func TestParseTAP(t *testing.T) {
+	got := make(results)
+	parseTAP("f", "1..4\nok 1 a # b\nnot ok 2 c\n# (in test file f)\nok 3 d # skip cannot load it\nnot ok 4 e # timeout after 120s\n", got)
+	want := results{"f: a # b": passed, "f: c": failed, "f: d": skipped, "f: e": failed}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 func TestParseGo(t *testing.T) {
 	text := "=== RUN   TestA\n    --- PASS: TestA/b (0.00s)\n--- FAIL: TestA (0.10s)\n--- SKIP: TestC (0.00s)\n"
 	want := results{"TestA": failed, "TestA/b": passed, "TestC": skipped}
