@@ -68,6 +68,25 @@ func TestParseGo(t *testing.T) {
 	}
 }
 
+func TestParseSelftest(t *testing.T) {
+	got := make(results)
+	parseSelftest("a.sh", "TEST: ping            [ OK ]\n    TEST: Nexthop group      [FAIL]\nTEST: x [SKIP]\n", 1, got)
+	parseSelftest("b.sh", "SKIP: no tool\n", 4, got)
+	want := results{"a.sh: ping": passed, "a.sh: Nexthop group": failed, "a.sh: x": skipped, "a.sh": failed, "b.sh": skipped}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestParseGuest(t *testing.T) {
+	status := `{"state": "active", "totals": {"express_packets": 3, "regular_packets": 1}}`
+	r, c := parseGuest(t, "=== a.sh\nPASS: x\n=== status 0\n=== b.sh\r\nTEST: y  [ OK ]\n=== status 1\n=== counts\n"+status+"\n"+status+"\n")
+	want := results{"a.sh": passed, "b.sh: y": passed, "b.sh": failed}
+	if !maps.Equal(r, want) || c != (counts{6, 2}) {
+		t.Errorf("%v, %v, want %v", r, c, want)
+	}
+}
+
 // Suites have names of their own.
 func TestNames(t *testing.T) {
 	seen := make(map[string]bool)

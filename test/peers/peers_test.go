@@ -31,11 +31,12 @@ type suite struct {
 	// prepare fetches and builds what the suite needs, and returns its version. An error
 	// of a *missing says why it cannot run here.
 	prepare func(t *testing.T) (version string, err error)
-	// run runs all cases on a host.
-	run func(t *testing.T, h *host) results
+	// run runs all cases on a host; guest instead of it in a guest with another kernel.
+	run   func(t *testing.T, h *host) results
+	guest func(t *testing.T, logs string, with bool) (results, counts)
 }
 
-var suites = slices.Concat(cniSuites, netavarkSuites, mobySuites, nftablesSuites, programSuites)
+var suites = slices.Concat(cniSuites, netavarkSuites, mobySuites, selftestSuites, guestSuites, nftablesSuites, programSuites)
 
 // nftablesSuites are the tests/shell of nftables, if they could be had.
 var nftablesSuites = []suite{{
@@ -164,9 +165,13 @@ func (s suite) test(t *testing.T, logs string) string {
 	var express counts
 	for i, side := range []string{"without", "with"} {
 		begin := time.Now()
-		h := newHost(t, logs+"-"+side, side == "with")
-		both[i] = s.run(t, h)
-		express = h.close()
+		if s.guest != nil {
+			both[i], express = s.guest(t, logs+"-"+side, side == "with")
+		} else {
+			h := newHost(t, logs+"-"+side, side == "with")
+			both[i] = s.run(t, h)
+			express = h.close()
+		}
 		if both[0].count(passed) == 0 {
 			t.Errorf("no case passed without SCON: see %s-without", logs)
 			return fmt.Sprintf("| %s | not run: no case passed without SCON | | | | | |\n", s.name)
