@@ -150,20 +150,33 @@ func (t *Table) MakeStale(s changes.Scope) bool {
 		}
 	}
 	if s.Ports != [2]int{} {
-		return t.withdrawPorts(s.Ports)
+		return t.withdrawPorts(s)
 	}
-	if l.conentries > mostLookedAt || atomic.LoadUint32(&t.settings.TunnelPort) != 0 {
+	if atomic.LoadUint32(&t.settings.TunnelPort) != 0 {
 		return false // outer packets have addresses and next hops of their own
 	}
+	if s.Network.IsValid() {
+		return t.withdrawAmong(func(e *Conentry) bool { return inNetwork(&e.Conn, s.Network) }, nil)
+	}
+	return t.withdrawNextHop(s.NextHop)
+}
+
+// withdrawNextHop withdraws the decisions about what leaves to a MAC address, or comes from
+// it.
+func (t *Table) withdrawNextHop(mac changes.MAC) bool {
+	return t.withdrawAmong(func(*Conentry) bool { return true },
+		func(h *datapath.Half) bool { return leaves(h, mac) || comes(h, mac) })
+}
+
+// withdrawAmong withdraws those decisions of Conentries that are concerned, nil for all.
+func (t *Table) withdrawAmong(which func(*Conentry) bool, concerned func(*datapath.Half) bool) bool {
+	if t.live.conentries > mostLookedAt {
+		return false
+	}
 	done := true
-	l.all(func(e *Conentry) {
-		if s.Network.IsValid() && !inNetwork(&e.Conn, s.Network) {
-			return
-		}
+	t.live.all(func(e *Conentry) {
 		for _, slot := range e.allSlots() {
-			done = done && t.withdraw(slot, func(h *datapath.Half) bool {
-				return s.Network.IsValid() || leaves(h, s.NextHop) || comes(h, s.NextHop)
-			})
+			done = done && (!which(e) || t.withdraw(slot, concerned))
 		}
 	})
 	return done
@@ -179,10 +192,17 @@ func (t *Table) Withdraw(e *Conentry) bool {
 	return done
 }
 
-func (t *Table) withdrawPorts(ports [2]int) bool {
-	for _, port := range ports {
+// withdrawPorts withdraws the decisions of containers' ports. Of another hooked device, a
+// port of a bridge that leads out, it withdraws those with the scope's MAC address.
+func (t *Table) withdrawPorts(s changes.Scope) bool {
+	others := false
+	for _, port := range s.Ports {
 		entries, known := t.live.ports[port]
 		if port == 0 || !known && t.opts.Hooked != nil && !t.opts.Hooked(port) {
+			continue
+		}
+		if !known && s.NextHop != (changes.MAC{}) {
+			others = true
 			continue
 		}
 		if !known || len(entries) > mostLookedAt {
@@ -196,7 +216,7 @@ func (t *Table) withdrawPorts(ports [2]int) bool {
 			}
 		}
 	}
-	return true
+	return !others || t.withdrawNextHop(s.NextHop)
 }
 
 // recording bounds how often withdraw asks whether a program has recorded a packet:

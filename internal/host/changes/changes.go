@@ -53,11 +53,11 @@ type Event struct {
 	early    bool // announced before it takes effect
 }
 
-// Scope is what a stale change can concern, at most. One of its fields is set; the
-// zero Scope is everything.
+// Scope is what a stale change can concern, at most. One of its fields is set, or Ports and
+// NextHop; the zero Scope is everything.
 type Scope struct {
 	Ports   [2]int       // what enters or leaves by these devices, if they are containers' ports; 0 for none
-	NextHop MAC          // what leaves to this address, or comes from it
+	NextHop MAC          // what leaves to this address, or comes from it; with Ports, by others of them
 	Network netip.Prefix // connections with an address in it, before or after translation
 }
 

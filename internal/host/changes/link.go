@@ -223,13 +223,14 @@ func parseSettings(info []byte) (is string, bridged bool) {
 }
 
 // bridgeSettings are the attributes that say which packets a bridge separates
-// by VLAN or spanning tree, and whether Netfilter sees them.
+// by VLAN or spanning tree, whether Netfilter sees them, and what it learns.
 func bridgeSettings(data []byte) string {
+	const maxLearned = 49 // IFLA_BR_FDB_MAX_LEARNED
 	var b strings.Builder
 	for typ, value := range nlmsg.Attributes(data) {
 		switch typ {
 		case unix.IFLA_BR_VLAN_FILTERING, unix.IFLA_BR_VLAN_PROTOCOL, unix.IFLA_BR_NF_CALL_IPTABLES, unix.IFLA_BR_NF_CALL_IP6TABLES,
-			unix.IFLA_BR_MULTI_BOOLOPT:
+			unix.IFLA_BR_MULTI_BOOLOPT, unix.IFLA_BR_AGEING_TIME, maxLearned:
 			fmt.Fprintf(&b, "%d=%x ", typ, value)
 		}
 	}
@@ -251,8 +252,8 @@ func (k *known) bridgePort(index int32, m nlmsg.Message) (Event, bool) {
 		Kind:    Link,
 		Ifindex: int(index),
 		Reason:  fmt.Sprintf("bridge port %s: state or flags", k.name(index)),
-		Stale:   true,
-		Scope:   Scope{Ports: [2]int{int(index)}},
+		Stale:   true, Topology: true,
+		Scope: Scope{Ports: [2]int{int(index)}},
 	}, was.forwards() && is != was
 }
 

@@ -103,7 +103,7 @@ func (k *known) fdbMessage(n ndmsg, valid bool) (Event, bool) {
 	e := Event{Kind: FDB, Ifindex: int(n.ifindex), Stale: true}
 	// An address of the bridge's own, which a port's may be, concerns what is routed.
 	if n.master != 0 && !was.permanent && !is.permanent { // a bridge's, not a tunnel's
-		e.Scope.Ports[0] = int(n.ifindex)
+		e.Scope.Ports[0], e.Scope.NextHop = int(n.ifindex), n.mac
 		if was.port != n.ifindex {
 			e.Scope.Ports[1] = int(was.port)
 		}

@@ -138,7 +138,9 @@ func kinds(events []Event) string {
 			s += " at two ports"
 		case e.Scope.Ports[0] != 0:
 			s += " at a port"
-		case e.Scope.NextHop != MAC{}:
+		}
+		switch {
+		case e.Kind != FDB && e.Scope.NextHop != MAC{}:
 			s += " to " + e.Scope.NextHop.String()
 		case e.Scope.Network.IsValid():
 			s += " in " + e.Scope.Network.String()
