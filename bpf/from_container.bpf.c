@@ -11,6 +11,7 @@
  */
 #include <linux/if_packet.h>
 
+#include "lib/bridged.h"
 #include "lib/fast_path.h"
 #include "lib/learn.h"
 #include "lib/spread.h"
@@ -35,7 +36,7 @@ static __noinline int express_by_tunnel(struct __sk_buff *skb, struct half *half
 	if (outer_fits(skb, &pkt, o))
 		return express_encap(skb, &pkt, half, o, is_tcp);
 	track_encap(skb, o, tie(&pkt, ttl_of(&pkt) - 1), shared.generation);
-	return express_out(skb, &pkt, half, is_tcp);
+	return express_out(skb, &pkt, half, is_tcp, 1);
 }
 
 /* To another container of this host. */
@@ -95,6 +96,8 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 	if (!reason && half->flags & PATH_BETWEEN &&
 	    is_behind_odd(skb, &pkt, &shared.last_odd_sent, now))
 		reason = LEASE_ENDED;
+	if (!reason && is_bridged_out(half) && !is_learnt(half))
+		reason = COMPOSING;
 	if (reason) {
 		learn_ingress(skb, &pkt, half, reason);
 		return go_regular(skb, reason);
@@ -108,7 +111,7 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 		return express_by_tunnel(skb, half);
 	if (half->flags & PATH_BETWEEN)
 		return express_between(skb, &pkt, half, !is_udp(&pkt.key), now);
-	return express_out(skb, &pkt, half, !is_udp(&pkt.key));
+	return express_out(skb, &pkt, half, !is_udp(&pkt.key), ttl_step(half->flags));
 }
 
 /* Not inlined, so that the fast path saves fewer registers. */
@@ -177,7 +180,7 @@ always_inline int fast_from_container(struct __sk_buff *skb, __u8 protocol, int 
 			       from_container_miss6(skb, h, pkt.ending);
 	if (!fast_path_ok(skb, &pkt, half, &now))
 		return v6 ? from_container_slow6(skb) : from_container_slow(skb);
-	return express_out(skb, &pkt, half, protocol == IPPROTO_TCP);
+	return express_out(skb, &pkt, half, protocol == IPPROTO_TCP, 1);
 }
 
 /* All that is not linear IPv4. Not inlined: IPv6 adds no instruction to IPv4. */

@@ -29,7 +29,7 @@ always_inline int fast_from_netkit(struct __sk_buff *skb, __u8 protocol, int v6)
 	half = first_bucket_slot(hash(&pkt.key));
 	if (!half || !fast_path_ok(skb, &pkt, half, &now))
 		return enter_backlog(skb);
-	return express_out(skb, &pkt, half, protocol == IPPROTO_TCP);
+	return express_out(skb, &pkt, half, protocol == IPPROTO_TCP, 1);
 }
 
 /* All that is not linear IPv4. Not inlined: IPv6 adds no instruction to IPv4. */

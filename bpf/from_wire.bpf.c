@@ -6,6 +6,9 @@
  * Out: TC_ACT_REDIRECT into the container's namespace, rewritten (express);
  *      TC_ACT_UNSPEC, the packet untouched (regular).
  */
+#include <linux/if_packet.h>
+
+#include "lib/bridged.h"
 #include "lib/fast_path.h"
 #include "lib/learn.h"
 #include "lib/forward.h"
@@ -98,8 +101,12 @@ always_inline void from_vxlan_device(struct __sk_buff *skb, const struct packet 
 	unstamp(skb);
 }
 
-/* The slow path: all packets that the fast path does not handle. */
-always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_header)
+/*
+ * The slow path: all packets that the fast path does not handle. bridged says that the
+ * device is a port of the containers' bridge.
+ */
+always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_header,
+				 const int bridged)
 {
 	__u64 now = jiffies();
 	struct packet pkt;
@@ -115,8 +122,8 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 
 	half = find_half(&pkt, hash(&pkt.key));
 	if (!half)
-		return v6 || !mac_header ? go_regular(skb, NO_ENTRY) :
-					   from_wire_unknown(skb);
+		return v6 || !mac_header || bridged ? go_regular(skb, NO_ENTRY) :
+						      from_wire_unknown(skb);
 	if (pkt.ending) {
 		end_connection(half, &pkt);
 		return go_regular(skb, TCP_SYN_FIN_RST);
@@ -124,7 +131,9 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 	reason = check_decision_in_order(skb, &pkt, half, now);
 	if (!reason && is_behind_odd(skb, &pkt, &shared.last_odd, now))
 		reason = LEASE_ENDED;
-	if (!v6)
+	if (!reason && bridged && !(is_bridged_out(half) && is_learnt(half)))
+		reason = COMPOSING;
+	if (!v6 && !bridged)
 		from_vxlan_device(skb, &pkt, half, reason);
 	if (reason && decrypted(skb))
 		return go_regular(skb, IPSEC);
@@ -132,24 +141,30 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 		learn_ingress(skb, &pkt, half, reason);
 		return go_regular(skb, reason);
 	}
+	/* A bridge does not remove padding. */
+	if (bridged && skb->len != pkt.len + ETH_HLEN)
+		return go_regular(skb, TOO_LONG);
 	if (trim_padding(skb, &pkt) || (!mac_header && add_mac_header(skb, &pkt)))
 		return go_regular(skb, MALFORMED);
 
 	is_tcp = !is_udp(&pkt.key);
 	if (half->flags & DEV_QUEUE || queue_pending(half, &shared.last_odd, now))
-		return express_queued(skb, &pkt, half, is_tcp, 1);
-	return express_in(skb, &pkt, half, is_tcp, 1);
+		return express_queued(skb, &pkt, half, is_tcp, !bridged);
+	/* It is for the container's MAC address, not the device's. */
+	if (bridged && bpf_skb_change_type(skb, PACKET_HOST))
+		return go_regular(skb, MALFORMED);
+	return express_in(skb, &pkt, half, is_tcp, !bridged);
 }
 
 /* Not inlined, so that the fast path saves fewer registers. */
 static __noinline int from_wire_slow(struct __sk_buff *skb)
 {
-	return slow_from_wire(skb, 0, ETH_HLEN);
+	return slow_from_wire(skb, 0, ETH_HLEN, 0);
 }
 
 static __noinline int from_wire_slow6(struct __sk_buff *skb)
 {
-	return slow_from_wire(skb, 1, ETH_HLEN);
+	return slow_from_wire(skb, 1, ETH_HLEN, 0);
 }
 
 static __noinline int from_wire_miss(struct __sk_buff *skb, __u64 h)
@@ -214,12 +229,12 @@ int scon_from_wire(struct __sk_buff *skb)
 
 static __noinline int from_wire_bare_slow(struct __sk_buff *skb)
 {
-	return slow_from_wire(skb, 0, 0);
+	return slow_from_wire(skb, 0, 0, 0);
 }
 
 static __noinline int from_wire_bare_slow6(struct __sk_buff *skb)
 {
-	return slow_from_wire(skb, 1, 0);
+	return slow_from_wire(skb, 1, 0, 0);
 }
 
 /*
@@ -231,4 +246,22 @@ int scon_from_wire_bare(struct __sk_buff *skb)
 {
 	return skb->protocol == bpf_htons(ETH_P_IPV6) ? from_wire_bare_slow6(skb) :
 							from_wire_bare_slow(skb);
+}
+
+static __noinline int from_wire_bridged_slow(struct __sk_buff *skb)
+{
+	return slow_from_wire(skb, 0, ETH_HLEN, 1);
+}
+
+static __noinline int from_wire_bridged_slow6(struct __sk_buff *skb)
+{
+	return slow_from_wire(skb, 1, ETH_HLEN, 1);
+}
+
+/* A port of the containers' bridge that leads out: packets of a half have flags. */
+SEC("tc")
+int scon_from_wire_bridged(struct __sk_buff *skb)
+{
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? from_wire_bridged_slow6(skb) :
+							from_wire_bridged_slow(skb);
 }

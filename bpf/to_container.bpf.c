@@ -23,11 +23,23 @@ always_inline int is_for_device(const struct device *device, const struct packet
 
 #define NO_PATH 0x80
 
+/* The path of a packet from the wire: by IP, or by the bridge if it entered at a port of
+ * that. */
+always_inline __u8 path_from_wire(const struct __sk_buff *skb, const struct half *half)
+{
+	const struct device *device = device_at(half->in_dev);
+	__u8 bridged = device ? device->flags & PATH_BRIDGED : 0;
+
+	if (skb->ingress_ifindex != half->in_dev || (half->in_bridge && !bridged))
+		return NO_PATH;
+	return bridged;
+}
+
 /* The path of a packet of half to this port: PATH_*, or NO_PATH for another sender. */
 always_inline __u8 path_flags(const struct __sk_buff *skb, const struct half *half)
 {
 	if (half->key.side <= SIDE_FLAGS)
-		return skb->ingress_ifindex == half->in_dev ? 0 : NO_PATH;
+		return path_from_wire(skb, half);
 	if (skb->ingress_ifindex == half->in_bridge)
 		return PATH_BETWEEN;
 	return skb->ingress_ifindex == half->in_dev ? PATH_BETWEEN | PATH_BRIDGED :

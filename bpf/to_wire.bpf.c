@@ -9,7 +9,8 @@
 #include "lib/learn.h"
 #include "lib/tunnel.h"
 
-always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_header)
+always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_header,
+				const int bridged)
 {
 	struct half *back, *half;
 	struct device *device;
@@ -28,12 +29,14 @@ always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_h
 	half = back ? slot(back->twin) : 0;
 	if (!half)
 		return TC_ACT_UNSPEC;
-	device = device_of(skb);
-	flags = device ? device->flags & (v6 ? DEV_SPREAD : DEV_SPREAD | DEV_TUNNEL) : 0;
+	device = bridged ? 0 : device_of(skb);
+	flags = bridged ? PATH_BRIDGED :
+		device	? device->flags & (v6 ? DEV_SPREAD : DEV_SPREAD | DEV_TUNNEL) :
+			  0;
 	tied = tie(&pkt, ttl_of(&pkt));
 	o = flags & DEV_TUNNEL ? outer_at(back->twin) : 0;
 	/* A packet from another device with the same addresses is not the tracked one. */
-	if (skb->ingress_ifindex != half->in_bridge)
+	if (skb->ingress_ifindex != (bridged ? half->in_dev : half->in_bridge))
 		return go_regular(skb, UNTIED);
 	generation = tracked_generation(half);
 	reason = learn_egress(skb, &pkt, half, flags);
@@ -74,8 +77,9 @@ static __noinline int to_wire_regular(struct __sk_buff *skb)
 {
 	if (!any_tracked())
 		return TC_ACT_UNSPEC;
-	return skb->protocol == bpf_htons(ETH_P_IPV6) ? learn_at_wire(skb, 1, ETH_HLEN) :
-							learn_at_wire(skb, 0, ETH_HLEN);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ?
+		       learn_at_wire(skb, 1, ETH_HLEN, 0) :
+		       learn_at_wire(skb, 0, ETH_HLEN, 0);
 }
 
 /* The same for packets without a MAC header. */
@@ -83,8 +87,18 @@ static __noinline int to_wire_bare_regular(struct __sk_buff *skb)
 {
 	if (!any_tracked())
 		return TC_ACT_UNSPEC;
-	return skb->protocol == bpf_htons(ETH_P_IPV6) ? learn_at_wire(skb, 1, 0) :
-							learn_at_wire(skb, 0, 0);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? learn_at_wire(skb, 1, 0, 0) :
+							learn_at_wire(skb, 0, 0, 0);
+}
+
+/* The same for packets that a bridge forwards. */
+static __noinline int to_wire_bridged_regular(struct __sk_buff *skb)
+{
+	if (!any_tracked())
+		return TC_ACT_UNSPEC;
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ?
+		       learn_at_wire(skb, 1, ETH_HLEN, 1) :
+		       learn_at_wire(skb, 0, ETH_HLEN, 1);
 }
 
 SEC("tc")
@@ -105,4 +119,16 @@ int scon_to_wire_bare(struct __sk_buff *skb)
 	if (has_cb(skb, CB_EXPRESS) || !skb->ingress_ifindex)
 		return TC_ACT_UNSPEC;
 	return to_wire_bare_regular(skb);
+}
+
+/*
+ * A port of the containers' bridge that leads out. What IP sends by the bridge, the
+ * host's own packets and those that it routes, decides nothing.
+ */
+SEC("tc")
+int scon_to_wire_bridged(struct __sk_buff *skb)
+{
+	if (has_cb(skb, CB_EXPRESS) || !skb->ingress_ifindex)
+		return TC_ACT_UNSPEC;
+	return to_wire_bridged_regular(skb);
 }

@@ -10,10 +10,10 @@
 
 /* To the transmit path of the output device. */
 always_inline int express_out(struct __sk_buff *skb, struct packet *pkt,
-			      struct half *half, int is_tcp)
+			      struct half *half, int is_tcp, __u8 ttl_step)
 {
 	count_express(half, pkt, is_tcp);
-	if (rewrite(skb, pkt, half, is_tcp, 1))
+	if (rewrite(skb, pkt, half, is_tcp, ttl_step))
 		return TC_ACT_SHOT;
 	skb->mark = half->out_mark;
 	skb->priority = half->out_priority;

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 27
+#define LAYOUT_VERSION 28
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -92,7 +92,10 @@ enum slot_state {
 #define DEV_SPREAD (1 << 5) /* uplink of one of several next hops: spread.h */
 /* Flags of a half: both ends are containers, out_dev is the receiver's port ... */
 #define PATH_BETWEEN (1 << 2)
-/* ... of the same bridge: the TTL stays. */
+/*
+ * ... of the same bridge: the TTL stays. Without PATH_BETWEEN the other end is behind a port
+ * of the bridge that leads out (bridged.h). Also a flag of such a port.
+ */
 #define PATH_BRIDGED (1 << 3)
 /* A packet that the others follow is on the regular path: order.h. */
 #define PATH_PENDING (1 << 4)
@@ -191,7 +194,8 @@ struct half {
 		__u32 report_after; /* TCP: bytes until the next one: tcp.h */
 	} proto;
 	__u64 addrs6[4]; /* d: IPv6 source and destination, as they enter */
-	__u32 in_bridge; /* d: of a container's packets: the IP layer's input device;
+	__u32 in_bridge; /* d: of a container's packets: the IP layer's input device, 0 if
+			    IP sees none of them; of those from the wire: not 0 then;
 			    of a marker: the slot of one of the halves */
 	__u32 locked; /* a program is recording: learn.h */
 };

@@ -23,12 +23,13 @@ type Counters struct {
 
 // deviceMask is DEVICE_MASK of bpf/lib/maps.h; the others are its DEV_*.
 const (
-	deviceMask   = 0xffff
-	deviceQueue  = 1 << 0
-	deviceTunnel = 1 << 1
-	deviceSpread = 1 << 5
-	devicePaused = 1 << 8
-	deviceJudged = 1 << 9
+	deviceMask    = 0xffff
+	deviceQueue   = 1 << 0
+	deviceTunnel  = 1 << 1
+	deviceBridged = PathBridged
+	deviceSpread  = 1 << 5
+	devicePaused  = 1 << 8
+	deviceJudged  = 1 << 9
 )
 
 // counterSlots is which counters are in use. Its mutex also guards the table
@@ -43,6 +44,9 @@ type counterSlots struct {
 type Delivery struct {
 	// Bare means that packets have no MAC header at the device.
 	Bare bool
+	// Bridged means that the device is a port of the containers' bridge: packets of
+	// theirs that pass it are bridged.
+	Bridged bool
 	// Queue means that packets must be delivered through the port's queue,
 	// because they would skip its qdisc or filters otherwise.
 	Queue bool
@@ -57,6 +61,16 @@ type Delivery struct {
 	// accepts, from the IP header on, if its port accepts longer ones; 0
 	// otherwise.
 	Longest uint16
+}
+
+func (d Delivery) form() form {
+	switch {
+	case d.Bare:
+		return bare
+	case d.Bridged:
+		return bridged
+	}
+	return usual
 }
 
 // Track allocates the counters of a device, unless it has them, and sets how
@@ -88,13 +102,16 @@ func (d *Datapath) Track(ifindex int, how Delivery) error {
 	if how.Tunnel {
 		device.Flags |= deviceTunnel
 	}
+	if how.Bridged {
+		device.Flags |= deviceBridged
+	}
 	device.Mac = binary.NativeEndian.Uint32(how.MAC[:])
 	device.MacEnd = binary.NativeEndian.Uint16(how.MAC[4:])
 	device.Longest = how.Longest
 	if err := d.setDevice(ifindex, device); err != nil {
 		return err
 	}
-	d.bare[ifindex] = how.Bare
+	d.forms[ifindex] = how.form()
 	return nil
 }
 
@@ -146,7 +163,7 @@ func (d *Datapath) Untrack(ifindex int) error {
 		return nil
 	}
 	delete(c.used, device.Counters)
-	delete(d.bare, ifindex)
+	delete(d.forms, ifindex)
 	return d.setDevice(ifindex, expressDevice{})
 }
 
@@ -187,7 +204,7 @@ func (d *Datapath) setDevice(ifindex int, device expressDevice) error {
 
 // adoptDevices reads the entries that an earlier daemon wrote.
 func (d *Datapath) adoptDevices() error {
-	d.devices, d.bare = make(map[int]expressDevice), make(map[int]bool)
+	d.devices, d.forms = make(map[int]expressDevice), make(map[int]form)
 	d.counters.used = make(map[uint16]int)
 	if !d.adopted {
 		return nil

@@ -62,7 +62,7 @@ const DevSpread = deviceSpread
 
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 27
+const LayoutVersion = 28
 
 // Bucket is four places of halves; bpf/lib/maps.h documents it.
 type Bucket = expressBucket
@@ -133,7 +133,7 @@ type Datapath struct {
 	shared   *ebpf.Map // holds the settings
 	memory   Memory
 	devices  map[int]expressDevice // the entries of the programs' table, by place
-	bare     map[int]bool          // uplinks that are hooked without MAC header, by ifindex
+	forms    map[int]form          // of hooked uplinks, by ifindex
 	mapped   map[string][]byte     // the mappings of memory, by their maps
 	counters counterSlots
 	events   *ringbuf.Reader
@@ -338,8 +338,8 @@ func (d *Datapath) initSettings() error {
 func (d *Datapath) programIDs() (tcfilter.Own, error) {
 	own := make(tcfilter.Own)
 	for _, h := range allHooks {
-		for _, bare := range []bool{false, true} {
-			info, err := h.program(&d.objs.expressPrograms, bare).Info()
+		for f := range forms {
+			info, err := h.program(&d.objs.expressPrograms, f).Info()
 			if err != nil {
 				return nil, fmt.Errorf("open program %s: %w", h, err)
 			}

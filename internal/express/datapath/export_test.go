@@ -10,8 +10,11 @@ import (
 
 // Program is what Attach would attach at a hook, for running it on one packet.
 func (d *Datapath) Program(h Hook) *ebpf.Program {
-	return h.program(&d.objs.expressPrograms, false)
+	return h.program(&d.objs.expressPrograms, usual)
 }
+
+// ProgramAt is the one that Attach would attach at a tracked device.
+func (d *Datapath) ProgramAt(h Hook, ifindex int) *ebpf.Program { return d.program(h, ifindex) }
 
 // NextEvent returns the next event that is there already, and whether there
 // was one.

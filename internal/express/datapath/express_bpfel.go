@@ -213,41 +213,43 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	expressMapBuckets            = "buckets"
-	expressMapCandidates         = "candidates"
-	expressMapChunk              = "chunk"
-	expressMapConentries         = "conentries"
-	expressMapDevices            = "devices"
-	expressMapEvents             = "events"
-	expressMapOdd                = "odd"
-	expressMapOuters             = "outers"
-	expressMapRegular            = "regular"
-	expressMapSent               = "sent"
-	expressProgSconBeat          = "scon_beat"
-	expressProgSconConntrackEnd  = "scon_conntrack_end"
-	expressProgSconFromContainer = "scon_from_container"
-	expressProgSconFromNetkit    = "scon_from_netkit"
-	expressProgSconFromWire      = "scon_from_wire"
-	expressProgSconFromWireBare  = "scon_from_wire_bare"
-	expressProgSconToContainer   = "scon_to_container"
-	expressProgSconToWire        = "scon_to_wire"
-	expressProgSconToWireBare    = "scon_to_wire_bare"
-	expressVarAdmit              = "admit"
-	expressVarAdmitAge           = "admit_age"
-	expressVarAgeShift           = "age_shift"
-	expressVarBucketMask         = "bucket_mask"
-	expressVarCandidateMask      = "candidate_mask"
-	expressVarExportedEvent      = "exported_event"
-	expressVarExportedEvent6     = "exported_event6"
-	expressVarExportedHalf       = "exported_half"
-	expressVarExportedOuter      = "exported_outer"
-	expressVarExportedReason     = "exported_reason"
-	expressVarExportedState      = "exported_state"
-	expressVarHasIpsec           = "has_ipsec"
-	expressVarHeartbeatTicks     = "heartbeat_ticks"
-	expressVarIdBits             = "id_bits"
-	expressVarLeasePackets       = "lease_packets"
-	expressVarShared             = "shared"
+	expressMapBuckets              = "buckets"
+	expressMapCandidates           = "candidates"
+	expressMapChunk                = "chunk"
+	expressMapConentries           = "conentries"
+	expressMapDevices              = "devices"
+	expressMapEvents               = "events"
+	expressMapOdd                  = "odd"
+	expressMapOuters               = "outers"
+	expressMapRegular              = "regular"
+	expressMapSent                 = "sent"
+	expressProgSconBeat            = "scon_beat"
+	expressProgSconConntrackEnd    = "scon_conntrack_end"
+	expressProgSconFromContainer   = "scon_from_container"
+	expressProgSconFromNetkit      = "scon_from_netkit"
+	expressProgSconFromWire        = "scon_from_wire"
+	expressProgSconFromWireBare    = "scon_from_wire_bare"
+	expressProgSconFromWireBridged = "scon_from_wire_bridged"
+	expressProgSconToContainer     = "scon_to_container"
+	expressProgSconToWire          = "scon_to_wire"
+	expressProgSconToWireBare      = "scon_to_wire_bare"
+	expressProgSconToWireBridged   = "scon_to_wire_bridged"
+	expressVarAdmit                = "admit"
+	expressVarAdmitAge             = "admit_age"
+	expressVarAgeShift             = "age_shift"
+	expressVarBucketMask           = "bucket_mask"
+	expressVarCandidateMask        = "candidate_mask"
+	expressVarExportedEvent        = "exported_event"
+	expressVarExportedEvent6       = "exported_event6"
+	expressVarExportedHalf         = "exported_half"
+	expressVarExportedOuter        = "exported_outer"
+	expressVarExportedReason       = "exported_reason"
+	expressVarExportedState        = "exported_state"
+	expressVarHasIpsec             = "has_ipsec"
+	expressVarHeartbeatTicks       = "heartbeat_ticks"
+	expressVarIdBits               = "id_bits"
+	expressVarLeasePackets         = "lease_packets"
+	expressVarShared               = "shared"
 )
 
 // loadExpress returns the embedded CollectionSpec for express.
@@ -292,15 +294,17 @@ type expressSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type expressProgramSpecs struct {
-	SconBeat          *ebpf.ProgramSpec `ebpf:"scon_beat"`
-	SconConntrackEnd  *ebpf.ProgramSpec `ebpf:"scon_conntrack_end"`
-	SconFromContainer *ebpf.ProgramSpec `ebpf:"scon_from_container"`
-	SconFromNetkit    *ebpf.ProgramSpec `ebpf:"scon_from_netkit"`
-	SconFromWire      *ebpf.ProgramSpec `ebpf:"scon_from_wire"`
-	SconFromWireBare  *ebpf.ProgramSpec `ebpf:"scon_from_wire_bare"`
-	SconToContainer   *ebpf.ProgramSpec `ebpf:"scon_to_container"`
-	SconToWire        *ebpf.ProgramSpec `ebpf:"scon_to_wire"`
-	SconToWireBare    *ebpf.ProgramSpec `ebpf:"scon_to_wire_bare"`
+	SconBeat            *ebpf.ProgramSpec `ebpf:"scon_beat"`
+	SconConntrackEnd    *ebpf.ProgramSpec `ebpf:"scon_conntrack_end"`
+	SconFromContainer   *ebpf.ProgramSpec `ebpf:"scon_from_container"`
+	SconFromNetkit      *ebpf.ProgramSpec `ebpf:"scon_from_netkit"`
+	SconFromWire        *ebpf.ProgramSpec `ebpf:"scon_from_wire"`
+	SconFromWireBare    *ebpf.ProgramSpec `ebpf:"scon_from_wire_bare"`
+	SconFromWireBridged *ebpf.ProgramSpec `ebpf:"scon_from_wire_bridged"`
+	SconToContainer     *ebpf.ProgramSpec `ebpf:"scon_to_container"`
+	SconToWire          *ebpf.ProgramSpec `ebpf:"scon_to_wire"`
+	SconToWireBare      *ebpf.ProgramSpec `ebpf:"scon_to_wire_bare"`
+	SconToWireBridged   *ebpf.ProgramSpec `ebpf:"scon_to_wire_bridged"`
 }
 
 // expressMapSpecs contains maps before they are loaded into the kernel.
@@ -414,15 +418,17 @@ type expressVariables struct {
 //
 // It can be passed to loadExpressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type expressPrograms struct {
-	SconBeat          *ebpf.Program `ebpf:"scon_beat"`
-	SconConntrackEnd  *ebpf.Program `ebpf:"scon_conntrack_end"`
-	SconFromContainer *ebpf.Program `ebpf:"scon_from_container"`
-	SconFromNetkit    *ebpf.Program `ebpf:"scon_from_netkit"`
-	SconFromWire      *ebpf.Program `ebpf:"scon_from_wire"`
-	SconFromWireBare  *ebpf.Program `ebpf:"scon_from_wire_bare"`
-	SconToContainer   *ebpf.Program `ebpf:"scon_to_container"`
-	SconToWire        *ebpf.Program `ebpf:"scon_to_wire"`
-	SconToWireBare    *ebpf.Program `ebpf:"scon_to_wire_bare"`
+	SconBeat            *ebpf.Program `ebpf:"scon_beat"`
+	SconConntrackEnd    *ebpf.Program `ebpf:"scon_conntrack_end"`
+	SconFromContainer   *ebpf.Program `ebpf:"scon_from_container"`
+	SconFromNetkit      *ebpf.Program `ebpf:"scon_from_netkit"`
+	SconFromWire        *ebpf.Program `ebpf:"scon_from_wire"`
+	SconFromWireBare    *ebpf.Program `ebpf:"scon_from_wire_bare"`
+	SconFromWireBridged *ebpf.Program `ebpf:"scon_from_wire_bridged"`
+	SconToContainer     *ebpf.Program `ebpf:"scon_to_container"`
+	SconToWire          *ebpf.Program `ebpf:"scon_to_wire"`
+	SconToWireBare      *ebpf.Program `ebpf:"scon_to_wire_bare"`
+	SconToWireBridged   *ebpf.Program `ebpf:"scon_to_wire_bridged"`
 }
 
 func (p *expressPrograms) Close() error {
@@ -433,9 +439,11 @@ func (p *expressPrograms) Close() error {
 		p.SconFromNetkit,
 		p.SconFromWire,
 		p.SconFromWireBare,
+		p.SconFromWireBridged,
 		p.SconToContainer,
 		p.SconToWire,
 		p.SconToWireBare,
+		p.SconToWireBridged,
 	)
 }
 

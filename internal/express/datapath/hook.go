@@ -41,16 +41,25 @@ func (h Hook) String() string {
 // them, so that express packets skip none.
 func (h Hook) egress() bool { return h == ToWire || h == ToContainer }
 
-// program returns the one for a hook; bare means that packets have no MAC
-// header there, as at some uplinks.
-func (h Hook) program(p *expressPrograms, bare bool) *ebpf.Program {
-	switch {
-	case bare && h == ToWire:
-		return p.SconToWireBare
-	case bare && h == FromWire:
-		return p.SconFromWireBare
+// form is that of packets at an uplink, or of their way there: each has programs of its own.
+type form int
+
+const (
+	usual   form = iota
+	bare         // without a MAC header
+	bridged      // of a port of the containers' bridge
+	forms
+)
+
+// program returns the one for a hook.
+func (h Hook) program(p *expressPrograms, f form) *ebpf.Program {
+	switch h {
+	case ToWire:
+		return [forms]*ebpf.Program{p.SconToWire, p.SconToWireBare, p.SconToWireBridged}[f]
+	case FromWire:
+		return [forms]*ebpf.Program{p.SconFromWire, p.SconFromWireBare, p.SconFromWireBridged}[f]
 	}
-	return [...]*ebpf.Program{p.SconFromContainer, p.SconToWire, p.SconFromWire, p.SconToContainer, p.SconFromNetkit}[h]
+	return map[Hook]*ebpf.Program{FromContainer: p.SconFromContainer, ToContainer: p.SconToContainer, FromNetkit: p.SconFromNetkit}[h]
 }
 
 // Attached is one hook on one device.
@@ -113,7 +122,7 @@ func haveTCX(programs *expressPrograms) (bool, error) {
 func (d *Datapath) program(h Hook, ifindex int) *ebpf.Program {
 	d.counters.mu.Lock()
 	defer d.counters.mu.Unlock()
-	return h.program(&d.objs.expressPrograms, d.bare[ifindex])
+	return h.program(&d.objs.expressPrograms, d.forms[ifindex])
 }
 
 // Attach hooks a tracked device. Hooking it again replaces the program by the

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Connections between a container and a device that leads out of its bridge. The bridge
+ * sends what goes to an address that its table lacks by all ports, so that a packet which
+ * leaves by one of them is no decision for this one. It learns an address from the
+ * packets that come from it (net/bridge/br_fdb.c, br_fdb_update): if the other
+ * direction's decision is known, one has passed the bridge there, and no entry of the
+ * table about that address has changed or gone since, for that would have withdrawn both
+ * decisions.
+ */
+#pragma once
+
+#include "contable.h"
+
+/* Whether packets of half are bridged from or to a device that leads out. */
+always_inline int is_bridged_out(const struct half *half)
+{
+	return (half->flags & (PATH_BETWEEN | PATH_BRIDGED)) == PATH_BRIDGED;
+}
+
+/* Source MAC address of a decision's packets as they enter, destination as they leave. */
+always_inline __u64 enters_from(const struct half *half)
+{
+	return half->in_macs >> 48 | (__u64)half->in_macs_end << 16;
+}
+
+always_inline __u64 leaves_to(const struct half *half)
+{
+	return half->out_macs & 0xffffffffffff;
+}
+
+/* Whether the bridge knows where the packets of half go: whence the other direction
+ * comes. */
+always_inline int is_learnt(const struct half *half)
+{
+	const struct half *twin = slot(half->twin);
+
+	return twin && twin->generation == shared.generation &&
+	       twin->in_dev == half->out_dev && enters_from(twin) == leaves_to(half);
+}
