@@ -64,6 +64,7 @@ func (v view) explainContainer(name string, x *api.Explanation) error {
 		}
 		x.Findings = append(x.Findings, api.Finding{Level: "ok", What: what})
 		x.Findings = append(x.Findings, deliveryFindings(p)...)
+		x.Findings = append(x.Findings, v.bridgeFindings(p)...)
 		refused, rule, until := v.composer.RefusedOf(p.Index)
 		x.Known = x.Known || len(refused) > 0
 		x.Findings = append(x.Findings, refusals(refused)...)
@@ -121,6 +122,19 @@ func deliveryFindings(p *hooks.Port) (all []api.Finding) {
 	}
 	if why := p.Queue(); why != "" {
 		all = append(all, api.Finding{Level: "note", What: "express packets for it take the queue of " + p.Name, Why: why})
+	}
+	return all
+}
+
+// bridgeFindings name the other ports of a container's bridge by which its packets do not go
+// express.
+func (v view) bridgeFindings(p *hooks.Port) (all []api.Finding) {
+	for _, s := range v.hooks.Skipped() {
+		if s.Bridge != 0 && s.Bridge == p.Bridge.Index {
+			all = append(all, api.Finding{
+				Level: "note", What: fmt.Sprintf("what bridge %s forwards by %s stays regular", p.Bridge.Name, s.Dev), Why: s.Reason,
+			})
+		}
 	}
 	return all
 }

@@ -106,6 +106,9 @@ func (v view) flow(e *contable.Conentry) api.Flow {
 		flow.Overlay = v.hooks.Uplinks()[f.Overlay].Name
 	}
 	if peer == nil {
+		if f.Bridged {
+			flow.Path = api.PathBridged
+		}
 		return flow
 	}
 	flow.Peer, flow.Path = peer.Container.Name, pathBetween(p, peer, f)

@@ -88,6 +88,7 @@ func (s *silent) poll(devices []string, ageing time.Duration) (changed string) {
 			s.limits.Reachable = min(s.limits.Reachable, s.timeIn(timers+"/base_reachable_time_ms", time.Millisecond))
 		}
 	}
+	s.limits.BridgesCall4, s.limits.BridgesCall6 = s.isOn("bridge/bridge-nf-call-iptables"), s.isOn("bridge/bridge-nf-call-ip6tables")
 	s.limits.NeighbourChoosesNexthop = s.isOn("ipv4/fib_multipath_use_neigh")
 	s.readLearnt(devices)
 	s.files.Trim()

@@ -163,7 +163,7 @@ func (v view) hooksOf(ifindex int, dev string, hooks []datapath.Hook) (all []api
 func skipped(all []discover.Skipped) []api.Skipped {
 	listed := make([]api.Skipped, 0, len(all))
 	for _, s := range all {
-		listed = append(listed, api.Skipped(s))
+		listed = append(listed, api.Skipped{Dev: s.Dev, Reason: s.Reason})
 	}
 	return listed
 }

@@ -38,6 +38,7 @@ func (o *onePort) Inside(*discover.Port) []rules.Device {
 	return []rules.Device{{Name: "br0", Index: 2}}
 }
 func (o *onePort) Outside() []rules.Device                   { return []rules.Device{{Name: "eth0", Index: 4}} }
+func (o *onePort) Bridged(*discover.Port) []rules.Device     { return nil }
 func (o *onePort) Asks() (q discover.Question)               { return q }
 func (o *onePort) Judges() bool                              { return false }
 func (o *onePort) Touches(rules.Conn) (r rules.Rule, t bool) { return r, false }
@@ -48,6 +49,7 @@ func (o *onePort) IsSilent() bool              { return false }
 func (o *onePort) HasLegacy() bool             { return false }
 func (o *onePort) Untracked(rules.Conn) bool   { return false }
 func (o *onePort) KnowsTracked() bool          { return true }
+func (o *onePort) TracksBridges() bool         { return false }
 func (o *onePort) Discardable(rules.Flow) bool { return false }
 
 // composing is a Composer over a table in ordinary memory, and connections of TCP that

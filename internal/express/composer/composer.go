@@ -34,6 +34,9 @@ type Ports interface {
 	Inside(p *discover.Port) []rules.Device
 	// Outside lists those by which IP may see packets come and go outside.
 	Outside() []rules.Device
+	// Bridged lists the uplinks that are ports of the bridge of the container behind a
+	// port.
+	Bridged(p *discover.Port) []rules.Device
 	// Asks is what a queue of the devices asks that packets leave by.
 	Asks() discover.Question
 }
@@ -53,6 +56,8 @@ type Rules interface {
 	HasLegacy() bool
 	// Untracked reports whether conntrack certainly sees no packet of a connection.
 	Untracked(rules.Conn) bool
+	// TracksBridges reports whether conntrack has functions at the hooks of bridges.
+	TracksBridges() bool
 	// KnowsTracked reports whether it is known of which families conntrack sees
 	// packets, and noticed when that changes.
 	KnowsTracked() bool
@@ -243,11 +248,18 @@ func (c *Composer) admit(p *discover.Port, now time.Time) Refusal {
 func (c *Composer) compose(p *discover.Port, tuple conntrack.Tuple, answer conntrack.Answer, now time.Time) Refusal {
 	conn, err := answer.Conn, answer.Err
 	if errors.Is(err, conntrack.ErrNotFound) {
+		waited := c.waits(p, tuple)
 		if why, both := c.pair(p, tuple, now); both {
 			return why
 		}
-		if c.untracked(p, tuple) {
-			return c.composeUntracked(p, tuple, now)
+		bridged := c.bridged(p, tuple)
+		switch {
+		case c.untracked(p, tuple):
+			return c.composeUntracked(subject{port: p.Index, initiator: true, untracked: true}, tuple, now)
+		case bridged && waited: // the other end is no container, or it would have been announced
+			return c.composeUntracked(subject{port: p.Index, initiator: true, untracked: true, bridged: true}, tuple, now)
+		case bridged:
+			return Untracked
 		}
 		return c.discard(p, tuple, now)
 	}

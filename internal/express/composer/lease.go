@@ -31,6 +31,9 @@ type Limits struct {
 	// Neighbour is how long the kernel keeps a neighbour that no packet uses, Reachable
 	// how long it believes one on average, Table how long a bridge keeps a MAC address.
 	Neighbour, Reachable, Table time.Duration
+	// BridgesCall4 and BridgesCall6 mean that all bridges show what they forward to
+	// Netfilter (bridge-nf-call-iptables, bridge-nf-call-ip6tables).
+	BridgesCall4, BridgesCall6 bool
 	// Nexthop is after how long without packets the kernel moves what it sends by a
 	// resilient group of next hops, 0 for never.
 	Nexthop time.Duration

@@ -43,6 +43,11 @@ func (c *Composer) end(p *discover.Port, addr netip.Addr) contable.End {
 	return contable.End{Port: p.Index, Bridge: inside}
 }
 
+// waits reports whether an end has been announced before and waits for the other one.
+func (c *Composer) waits(p *discover.Port, tuple conntrack.Tuple) bool {
+	return c.ends[tuple].port == p.Index
+}
+
 // join takes a candidate that has a Conentry already: packets of tuple enter at
 // the port p. While no decision was seen, the other end may prove to be a
 // container. It returns why the connection stays regular, if it does.
@@ -60,6 +65,7 @@ func (c *Composer) join(e *contable.Conentry, p *discover.Port, tuple conntrack.
 	}
 	if e.Untracked || e.Peer != 0 || c.ports.Port(e.Port) == nil || a.paused {
 		c.table.Retire(e, now)
+		c.ends[tuple] = oneEnd{p.Index, now} // the other one is announced again
 		return ""
 	}
 	s := subjectOf(e)

@@ -18,11 +18,12 @@ type subject struct {
 	peer      int  // port of the container at the other end, 0 if there is none
 	initiator bool // the container opened the connection
 	untracked bool // conntrack does not see it
+	bridged   bool // IP does not, either
 }
 
 // subjectOf is that of a Conentry.
 func subjectOf(e *contable.Conentry) subject {
-	return subject{port: e.Port, peer: e.Peer, initiator: e.Initiator(), untracked: e.Untracked}
+	return subject{port: e.Port, peer: e.Peer, initiator: e.Initiator(), untracked: e.Untracked, bridged: e.Bridged}
 }
 
 // maxKept bounds Composer.kept, the latest connections that a rule kept regular.
@@ -131,13 +132,14 @@ func (c *Composer) ask(s subject, conn conntrack.Conn) (asked rules.Conn, ok boo
 		Port:    deviceOf(p),
 		Inside:  c.ports.Inside(p),
 		Outside: c.ports.Outside(),
+		Bridged: c.ports.Bridged(p),
 		Replies: !s.initiator,
 
 		Untracked: s.untracked,
 	}
 	if peer != nil {
 		asked.Peer = deviceOf(peer)
-		asked.Outside = c.ports.Inside(peer)
+		asked.Outside, asked.Bridged = c.ports.Inside(peer), nil
 	}
 	return asked, true
 }

@@ -31,17 +31,32 @@ func (c *Composer) unseen(s subject, conn conntrack.Conn) bool {
 	return ok && c.rules.Untracked(asked)
 }
 
+// bridged reports whether a connection of which a container sends tuple may leave by its
+// bridge, and conntrack sees no packet of it then. What of it IP forwards is not express.
+func (c *Composer) bridged(p *discover.Port, tuple conntrack.Tuple) bool {
+	looks := c.limits.BridgesCall4 || p.Calls4
+	if tuple.Src.Addr().Is6() {
+		looks = c.limits.BridgesCall6 || p.Calls6
+	}
+	return !looks && !c.rules.TracksBridges() && len(c.ports.Bridged(p)) > 0
+}
+
 // composeUntracked places a Conentry for such a connection.
-func (c *Composer) composeUntracked(p *discover.Port, tuple conntrack.Tuple, now time.Time) Refusal {
+func (c *Composer) composeUntracked(s subject, tuple conntrack.Tuple, now time.Time) Refusal {
+	p := c.ports.Port(s.port)
 	if why := unfitAddrs(tuple); why != "" {
 		return why
 	}
 	conn := conntrack.Conn{Orig: tuple, Reply: tuple.Reverse()}
-	if c.keepByRule(subject{port: p.Index, initiator: true, untracked: true}, conn) {
+	if c.keepByRule(s, conn) {
 		return PerPacketRule
 	}
 	c.table.RetireDiscardOf(p.Index, tuple, now)
-	e, err := c.table.ComposeUntracked(c.end(p, tuple.Src.Addr()), tuple, now)
+	here := c.end(p, tuple.Src.Addr())
+	if s.bridged {
+		here.Bridge = 0
+	}
+	e, err := c.table.ComposeUntracked(here, tuple, now)
 	if err == nil {
 		delete(c.ends, tuple) // it waits for no other end
 		c.composed++
@@ -60,14 +75,14 @@ func (c *Composer) RetireTracked(now time.Time) {
 		q.everything = "there are many connections"
 	}
 	for kind, all := range c.index.kinds {
-		if kind.untracked && kind.peer == 0 {
+		if kind.untracked && !kind.bridged && kind.peer == 0 {
 			q.askAll(kind, all)
 		}
 	}
 	if q.everything != "" {
 		q.concerned = q.concerned[:0]
 		for _, e := range c.recheck.waiting {
-			if e.Untracked && e.Peer == 0 {
+			if e.Untracked && !e.Bridged && e.Peer == 0 {
 				q.concerned = append(q.concerned, e)
 			}
 		}

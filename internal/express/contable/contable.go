@@ -77,6 +77,9 @@ type Conentry struct {
 	// Untracked means that conntrack does not see the connection. Conn then
 	// holds only its tuples.
 	Untracked bool
+	// Bridged means that IP does not see it, either: only what a bridge forwards of it is
+	// express.
+	Bridged bool
 	// Marked means that its mark in conntrack is looked at; the composer sets it.
 	Marked bool
 	// Gone means that it is no longer in the table.
@@ -177,7 +180,8 @@ func (t *Table) Compose(here End, tuple conntrack.Tuple, conn conntrack.Conn, no
 }
 
 // ComposeUntracked is Compose for a connection that conntrack does not see. Which end
-// opened it is not known: the one with the higher port is assumed.
+// opened it is not known: the one with the higher port is assumed. Without here.Bridge only
+// what a bridge forwards of it goes express.
 func (t *Table) ComposeUntracked(here End, tuple conntrack.Tuple, now time.Time) (*Conentry, error) {
 	conn := conntrack.Conn{Orig: tuple, Reply: tuple.Reverse()}
 	if !opens(tuple) {
@@ -185,7 +189,7 @@ func (t *Table) ComposeUntracked(here End, tuple conntrack.Tuple, now time.Time)
 	}
 	e, err := t.Compose(here, tuple, conn, now)
 	if err == nil {
-		e.Untracked = true
+		e.Untracked, e.Bridged = true, here.Bridge == 0
 	}
 	return e, err
 }
@@ -207,6 +211,9 @@ func (t *Table) place(e *Conentry, here, there End) (err error) {
 		age = max(age, t.takeCount(in))
 	}
 	t.half(e.outbound).InBridge, t.half(e.inbound).InBridge = uint32(here.Bridge), uint32(there.Bridge)
+	if here.Bridge == 0 { // as bpf/lib/maps.h has it
+		t.half(e.inbound).InBridge = uint32(here.Port)
+	}
 	if c := e.Conn; c.Orig.Proto == unix.IPPROTO_UDP && c.Confirmed() && !c.Replied() {
 		t.half(e.slots()[1]).Proto.NoReply = 1
 	}

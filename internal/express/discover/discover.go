@@ -24,7 +24,8 @@ type Options struct {
 	Bridges []string
 	// Uplinks are the devices by which traffic leaves or enters, by name.
 	// None, or Auto: every device that a route of any table uses and that has
-	// no containers behind it.
+	// no containers behind it, and cards, VLANs and bonds that are ports of
+	// containers' bridges.
 	Uplinks []string
 	// Lenient skips a named device that is missing or of another kind.
 	Lenient bool
@@ -72,6 +73,10 @@ type Port struct {
 	Qdisc     string  // the kind of the root qdisc, "noqueue" unless traffic is shaped
 	Kind      string  // of the pair: "veth" or Netkit
 	Packets   uint64  // that have passed it so far
+
+	// Calls4 and Calls6 mean that its bridge shows what it forwards to Netfilter by its
+	// own setting (nf_call_iptables, nf_call_ip6tables), whatever the sysctls say.
+	Calls4, Calls6 bool
 }
 
 // Routed reports whether a route leads to the container, not a bridge.
@@ -94,6 +99,9 @@ type Uplink struct {
 	// TunnelPort is the UDP destination port of a VXLAN device that sends by
 	// devices of this namespace; 0 for all other devices.
 	TunnelPort uint16
+	// Bridge is the containers' bridge that it is a port of: what this forwards by it is
+	// bridged. It is zero for all other devices.
+	Bridge Bridge
 	// Spread means that a route has several next hops, of which the device has one.
 	Spread bool
 }
@@ -104,6 +112,7 @@ func (u Uplink) Bare() bool { return u.MAC == nil }
 // Skipped is a device that is not used, and why.
 type Skipped struct {
 	Dev, Reason string
+	Bridge      int // ifindex of the bridge that it is a port of, 0 for none
 }
 
 // Scan reads the topology once.

@@ -66,7 +66,11 @@ func names(top Topology) string {
 		fmt.Fprintf(&b, "port %s of %s; ", x.Name, x.Bridge.Name)
 	}
 	for _, x := range top.Uplinks {
-		fmt.Fprintf(&b, "uplink %s; ", x.Name)
+		fmt.Fprintf(&b, "uplink %s", x.Name)
+		if x.Bridge != (Bridge{}) {
+			fmt.Fprintf(&b, ", of %s", x.Bridge.Name)
+		}
+		b.WriteString("; ")
 	}
 	for _, x := range top.Skipped {
 		fmt.Fprintf(&b, "skipped %s: %s; ", x.Dev, x.Reason)
@@ -126,7 +130,8 @@ func TestScan(t *testing.T) {
 			want: "bridge br0; port vc of br0; uplink up0; " +
 				"skipped in0: veth with both ends in this namespace; " +
 				"skipped tap0: tap port: a machine of its own is behind it, no container; " +
-				"skipped vx0: it leads out of the bridge of containers: what is bridged by it goes regular",
+				"skipped vx0: it leads out of the bridge of containers: what is bridged by it goes regular, " +
+				"as by all devices but cards, VLANs and bonds (it is a vxlan)",
 		},
 		{
 			name: "a macvlan device and one of another table only are uplinks",
@@ -168,6 +173,42 @@ func TestScan(t *testing.T) {
 				ip route add 10.4.0.0/24 encap ip id 7 dst 10.2.0.2 dev vx0`,
 			want: "bridge br0; port vc of br0; uplink up0; skipped vx0: it tunnels each packet to where its route says " +
 				"(external, or without remote address), and an express packet has none",
+		},
+		{
+			name: "a named port of the bridge",
+			setup: `ip link add i0 type ifb
+				ip link set i0 master br0
+				ip link add i1 type ifb
+				ip link set i1 master br0`,
+			opts: Options{Uplinks: []string{"i0"}},
+			want: "bridge br0; port vc of br0; uplink i0, of br0; " +
+				"skipped i1: it leads out of the bridge of containers: what is bridged by it goes regular, since it is not among the uplinks in the configuration",
+		},
+		{
+			name:  "a pair that is named is no container's",
+			setup: "ip link set up0 master br0",
+			opts:  Options{Uplinks: []string{"up0"}},
+			want:  "bridge br0; port vc of br0; uplink up0, of br0",
+		},
+		{
+			name:  "a named port of a bridge without containers",
+			setup: "ip link add br1 type bridge\nip link set up0 master br1",
+			opts:  Options{Uplinks: []string{"up0"}},
+			want:  "bridge br0; port vc of br0; uplink up0",
+		},
+		{
+			name:  "a bridge that forgets MAC addresses",
+			setup: "ip link set up0 master br0\nip link set br0 type bridge ageing_time 0",
+			opts:  Options{Uplinks: []string{"up0"}},
+			want: "bridge br0; port vc of br0; " +
+				"skipped up0: it leads out of the bridge of containers: what is bridged by it goes regular, since br0 forgets MAC addresses at once (ageing_time 0)",
+		},
+		{
+			name:  "a bridge that does not learn at a port",
+			setup: "ip link set up0 master br0\nip link set vc type bridge_slave learning off",
+			opts:  Options{Uplinks: []string{"up0"}},
+			want: "bridge br0; port vc of br0; " +
+				"skipped up0: it leads out of the bridge of containers: what is bridged by it goes regular, since br0 learns no MAC addresses at vc (learning off)",
 		},
 		{
 			name:  "named devices",
@@ -238,7 +279,7 @@ func TestPortAndUplinkFields(t *testing.T) {
 		}
 		nsid = vc.Attrs().NetNsID
 	})
-	want := Port{index, "vc", top.Bridges[0], [6]byte{2, 0, 0, 0, 0, 0xb0}, 1400, nsid, peer, true, "noqueue", "veth", top.Ports[0].Packets}
+	want := Port{index, "vc", top.Bridges[0], [6]byte{2, 0, 0, 0, 0, 0xb0}, 1400, nsid, peer, true, "noqueue", "veth", top.Ports[0].Packets, false, false}
 	if top.Ports[0] != want {
 		t.Errorf("port %+v, want %+v", top.Ports[0], want)
 	}

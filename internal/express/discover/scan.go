@@ -3,7 +3,6 @@ package discover
 import (
 	"fmt"
 	"net"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -11,19 +10,24 @@ import (
 
 // scan is a topology under construction.
 type scan struct {
-	lenient bool // about devices that the user named
+	lenient bool            // about devices that the user named
+	uplinks map[string]bool // that the user named: no containers' ports
+	auto    bool            // the user named none
 	links   []netlink.Link
 	byIndex map[int]readDev
 	exits   exits
 	// occupied are the bridges with containers, used or not; ported are those
 	// with any port that is not loose.
 	occupied, ported map[int]bool
+	chosen           map[int]bool // the bridges whose ports count
 	found            Topology
 }
 
-func newScan(devices map[int]readDev, exits exits, lenient bool) *scan {
+func newScan(devices map[int]readDev, exits exits, opts Options) *scan {
 	s := &scan{
-		lenient:  lenient,
+		lenient:  opts.Lenient,
+		auto:     isAuto(opts.Uplinks),
+		uplinks:  make(map[string]bool),
 		links:    sorted(devices),
 		byIndex:  devices,
 		exits:    exits,
@@ -31,12 +35,15 @@ func newScan(devices map[int]readDev, exits exits, lenient bool) *scan {
 		ported:   make(map[int]bool),
 	}
 	s.found.Links = s.links
+	for _, name := range opts.Uplinks {
+		s.uplinks[name] = !s.auto
+	}
 	for _, l := range s.links {
 		if bridge := s.bridgeOf(l); bridge != nil {
 			if !isLoose(l) {
 				s.ported[bridge.Attrs().Index] = true
 			}
-			if isContainerPort(l) {
+			if s.isContainerPort(l) {
 				s.occupied[bridge.Attrs().Index] = true
 			}
 		}
@@ -53,9 +60,9 @@ func (s *scan) bridgeOf(l netlink.Link) netlink.Link {
 }
 
 // isContainerPort reports whether a bridge port is a container's: a pair's end
-// whose other end is in another namespace.
-func isContainerPort(l netlink.Link) bool {
-	return (l.Type() == "veth" || l.Type() == Netkit) && l.Attrs().NetNsID >= 0
+// whose other end is in another namespace, and that is no uplink.
+func (s *scan) isContainerPort(l netlink.Link) bool {
+	return !s.uplinks[l.Attrs().Name] && (l.Type() == "veth" || l.Type() == Netkit) && l.Attrs().NetNsID >= 0
 }
 
 // isLoose reports whether a bridge port is the end of a pair whose other end is in this
@@ -68,15 +75,15 @@ func isLoose(l netlink.Link) bool {
 // route leads to.
 func (s *scan) isRouted(l netlink.Link) bool {
 	is, out := s.exits[l.Attrs().Index]
-	return out && is&(further|judging) == 0 && isContainerPort(l) && s.bridgeOf(l) == nil
+	return out && is&(further|judging) == 0 && s.isContainerPort(l) && s.bridgeOf(l) == nil
 }
 
 // findPorts finds the bridges, named or with containers, and their ports.
 // Unless bridges are named, it also finds the ports of routed containers.
 func (s *scan) findPorts(names []string) error {
-	chosen := s.occupied
+	s.chosen = s.occupied
 	if !isAuto(names) {
-		chosen = make(map[int]bool)
+		s.chosen = make(map[int]bool)
 		for _, name := range names {
 			l, err := s.byName("bridge", name)
 			if err == nil && l.Type() != "bridge" {
@@ -88,7 +95,7 @@ func (s *scan) findPorts(names []string) error {
 				}
 				continue
 			}
-			chosen[l.Attrs().Index] = true
+			s.chosen[l.Attrs().Index] = true
 			s.occupied[l.Attrs().Index] = true
 		}
 	}
@@ -99,7 +106,7 @@ func (s *scan) findPorts(names []string) error {
 	}
 	for _, l := range s.links {
 		a := l.Attrs()
-		if chosen[a.Index] {
+		if s.chosen[a.Index] {
 			s.found.Bridges = append(s.found.Bridges, Bridge{a.Index, a.Name, s.byIndex[a.Index].mst})
 		}
 		bridge := s.bridgeOf(l)
@@ -109,14 +116,14 @@ func (s *scan) findPorts(names []string) error {
 			s.skip(l, droppingPair)
 		case routed:
 			s.addPort(l, l, roots[a.Index])
-		case bridge == nil || !isAuto(names) && !chosen[bridge.Attrs().Index]:
-		case isContainerPort(l) && s.exits[bridge.Attrs().Index]&judging != 0:
+		case bridge == nil || s.uplinks[a.Name] || !isAuto(names) && !s.chosen[bridge.Attrs().Index]:
+		case s.isContainerPort(l) && s.exits[bridge.Attrs().Index]&judging != 0:
 			s.skip(l, judgedRoute)
-		case isContainerPort(l):
+		case s.isContainerPort(l):
 			s.addPort(l, bridge, roots[a.Index])
 		default:
-			if reason := whyNoPort(l, s.occupied[bridge.Attrs().Index]); reason != "" {
-				s.skip(l, reason)
+			if !leadsOut(l) {
+				s.skip(l, whyNoPort(l))
 			}
 		}
 	}
@@ -162,26 +169,37 @@ func (s *scan) addPort(l, inside netlink.Link, qdisc string) {
 		Qdisc:     qdisc,
 		Kind:      l.Type(),
 		Packets:   packets,
+		Calls4:    s.byIndex[bridge.Index].calls4,
+		Calls6:    s.byIndex[bridge.Index].calls6,
 	})
 }
 
-// whyNoPort returns why packets of a bridge port do not go express; "" if the
-// bridge has no containers and the port cannot be mistaken for a container's.
-func whyNoPort(l netlink.Link, occupied bool) string {
-	switch l.Type() {
-	case "veth", Netkit:
+// whyNoPort returns why packets of a bridge port do not go express that could be mistaken
+// for a container's.
+func whyNoPort(l netlink.Link) string {
+	if l.Type() == "veth" || l.Type() == Netkit {
 		return l.Type() + " with both ends in this namespace"
-	case "tuntap", "tun":
-		return "tap port: a machine of its own is behind it, no container"
 	}
-	if occupied {
-		return "it leads out of the bridge of containers: what is bridged by it goes regular"
-	}
-	return ""
+	return "tap port: a machine of its own is behind it, no container"
 }
 
 // judgedRoute is why nothing goes express by a device with such a route.
 const judgedRoute = "a route that leads there has a BPF program or IOAM (encap), which must see every packet"
+
+// findBridged finds the uplinks among the ports of containers' bridges.
+func (s *scan) findBridged() {
+	for _, l := range s.links {
+		bridge := s.bridgeOf(l)
+		named := s.uplinks[l.Attrs().Name]
+		switch {
+		case bridge == nil || !s.chosen[bridge.Attrs().Index] || !s.occupied[bridge.Attrs().Index]:
+		case named || s.auto && leadsOut(l):
+			s.addBridged(l, bridge)
+		case leadsOut(l):
+			s.skip(l, ledOut+", since it is not among the uplinks in the configuration")
+		}
+	}
+}
 
 // findUplinks finds the uplinks among the devices that routes use.
 func (s *scan) findUplinks() {
@@ -190,7 +208,7 @@ func (s *scan) findUplinks() {
 		is, out := s.exits[index]
 		switch {
 		case !out || l.Attrs().Flags&net.FlagLoopback != 0:
-		case is&further == 0 && isContainerPort(l): // its port
+		case is&further == 0 && s.isContainerPort(l): // its port
 		case s.bridgeOf(l) != nil || s.occupied[index]:
 		case l.Type() == "bridge" && !s.ported[index]: // leads nowhere
 		case is&judging != 0:
@@ -201,7 +219,8 @@ func (s *scan) findUplinks() {
 	}
 }
 
-// nameUplinks adds the uplinks that the user named.
+// nameUplinks adds the uplinks that the user named and that are no ports of a containers'
+// bridge.
 func (s *scan) nameUplinks(names []string) error {
 	for _, name := range names {
 		l, err := s.byName("uplink", name)
@@ -211,9 +230,10 @@ func (s *scan) nameUplinks(names []string) error {
 			}
 			continue
 		}
-		s.addUplink(l)
+		if bridge := s.bridgeOf(l); bridge == nil || !s.occupied[bridge.Attrs().Index] || !s.chosen[bridge.Attrs().Index] {
+			s.addUplink(l)
+		}
 	}
-	slices.SortFunc(s.found.Uplinks, func(a, b Uplink) int { return a.Index - b.Index })
 	return nil
 }
 
@@ -254,13 +274,17 @@ func isFlowBased(l netlink.Link) bool {
 }
 
 func (s *scan) skip(l netlink.Link, reason string) {
-	s.found.Skipped = append(s.found.Skipped, Skipped{l.Attrs().Name, reason})
+	skipped := Skipped{Dev: l.Attrs().Name, Reason: reason}
+	if bridge := s.bridgeOf(l); bridge != nil {
+		skipped.Bridge = bridge.Attrs().Index
+	}
+	s.found.Skipped = append(s.found.Skipped, skipped)
 }
 
 // refuse returns what is wrong with a named device, or skips it.
 func (s *scan) refuse(name string, err error) error {
 	if s.lenient {
-		s.found.Skipped = append(s.found.Skipped, Skipped{name, err.Error()})
+		s.found.Skipped = append(s.found.Skipped, Skipped{Dev: name, Reason: err.Error()})
 		return nil
 	}
 	return err

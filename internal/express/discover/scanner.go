@@ -1,7 +1,6 @@
 package discover
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -30,7 +29,7 @@ type Scanner struct {
 type readDev struct {
 	netlink.Link
 	qdisc string // kind of the root qdisc, "" if there is none
-	mst   bool   // of a bridge: as Bridge.MST
+	bridging
 }
 
 // NewScanner returns a Scanner of the network namespace of the calling thread.
@@ -107,19 +106,19 @@ func isPairEnd(d readDev) bool { return d.Type() == "veth" || d.Type() == Netkit
 
 // topology is that of the devices as last read.
 func (s *Scanner) topology(opts Options) (Topology, error) {
-	sc := newScan(s.devices, s.exits, opts.Lenient)
+	sc := newScan(s.devices, s.exits, opts)
 	sc.found.Asks = s.asks
 	sc.found.IdleTimer = s.idle
 	if err := sc.findPorts(opts.Bridges); err != nil {
 		return Topology{}, err
 	}
+	sc.findBridged()
 	if isAuto(opts.Uplinks) {
 		sc.findUplinks()
-		return sc.found, nil
-	}
-	if err := sc.nameUplinks(opts.Uplinks); err != nil {
+	} else if err := sc.nameUplinks(opts.Uplinks); err != nil {
 		return Topology{}, err
 	}
+	slices.SortFunc(sc.found.Uplinks, func(a, b Uplink) int { return a.Index - b.Index })
 	return sc.found, nil
 }
 
@@ -158,7 +157,7 @@ func (s *Scanner) request(index int, flags uint16, fn func(nlmsg.Message, readDe
 			invalid = err
 			return
 		}
-		fn(m, readDev{l, qdiscOf(data), hasMST(data)})
+		fn(m, readDev{l, qdiscOf(data), bridgingOf(data)})
 	})
 	return errors.Join(err, invalid)
 }
@@ -168,34 +167,13 @@ func (s *Scanner) request(index int, flags uint16, fn func(nlmsg.Message, readDe
 func qdiscOf(link []byte) (kind string) {
 	for typ, data := range nlmsg.Attributes(link[unix.SizeofIfInfomsg:]) {
 		if typ == unix.IFLA_QDISC {
-			kind = string(bytes.TrimRight(data, "\x00"))
+			kind = text(data)
 		}
 	}
 	if kind == "noop" {
 		return ""
 	}
 	return kind
-}
-
-// hasMST reports whether a device is a bridge with MST (net/bridge/br_mst.c).
-func hasMST(link []byte) bool {
-	const mstEnable = 1 << 2 // BR_BOOLOPT_MST_ENABLE, in optval of struct br_boolopt_multi
-	for typ, info := range nlmsg.Attributes(link[unix.SizeofIfInfomsg:]) {
-		if typ != unix.IFLA_LINKINFO {
-			continue
-		}
-		for typ, data := range nlmsg.Attributes(info) {
-			if typ != unix.IFLA_INFO_DATA {
-				continue
-			}
-			for typ, value := range nlmsg.Attributes(data) {
-				if typ == unix.IFLA_BR_MULTI_BOOLOPT && len(value) >= 4 {
-					return binary.NativeEndian.Uint32(value)&mstEnable != 0
-				}
-			}
-		}
-	}
-	return false
 }
 
 // sorted returns devices by their ifindex.

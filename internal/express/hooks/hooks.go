@@ -278,7 +278,7 @@ func (h *Hooks) hookableUplinks(s survey) map[int]discover.Uplink {
 	uplinks := make(map[int]discover.Uplink)
 	for _, u := range s.topology.Uplinks {
 		if why := cmp.Or(h.declared.device(u.Name), s.blocked[u.Index]); why != "" {
-			h.skip(u.Name, why)
+			h.skipped = append(h.skipped, discover.Skipped{Dev: u.Name, Reason: why, Bridge: u.Bridge.Index})
 			continue
 		}
 		uplinks[u.Index] = u
@@ -418,6 +418,9 @@ func (h *Hooks) Asks() discover.Question { return h.asks }
 
 // Outside lists those by which IP may see packets come and go outside.
 func (h *Hooks) Outside() []rules.Device { return h.path.outside }
+
+// Bridged lists the uplinks that are ports of the bridge of the container behind a port.
+func (h *Hooks) Bridged(p *discover.Port) []rules.Device { return h.path.bridged[p.Bridge.Index] }
 
 // PathDevices names the devices by which IP may see packets of containers.
 func (h *Hooks) PathDevices() []string {

@@ -23,6 +23,8 @@ type path struct {
 	// each bridge and each port of a routed container.
 	inside  map[int][]rules.Device
 	outside []rules.Device // those of the uplinks
+	// bridged lists the uplinks that are ports of a bridge, by the bridge.
+	bridged map[int][]rules.Device
 	// skipped are those of them that express packets skip, and controls is what packets
 	// must pass there.
 	skipped  map[int][]rules.Device
@@ -33,7 +35,7 @@ type path struct {
 // newPath reads the path. Where known, of which only ends of containers' pairs have changed
 // since, has nothing that packets must pass, it does not look again.
 func newPath(topology discover.Topology, own tcfilter.Own, known *path) path {
-	p := path{inside: make(map[int][]rules.Device), xdp: make(map[int]bool)}
+	p := path{inside: make(map[int][]rules.Device), bridged: make(map[int][]rules.Device), xdp: make(map[int]bool)}
 	above, bridged := uppersOf(topology.Links), overBridges(topology.Links)
 	for _, b := range topology.Bridges {
 		p.inside[b.Index] = above.of(rules.Device{Name: b.Name, Index: b.Index})
@@ -47,6 +49,10 @@ func newPath(topology discover.Topology, own tcfilter.Own, known *path) path {
 		}
 	}
 	for _, u := range topology.Uplinks {
+		if u.Bridge.Index != 0 { // IP sees the bridge
+			p.bridged[u.Bridge.Index] = append(p.bridged[u.Bridge.Index], rules.Device{Name: u.Name, Index: u.Index})
+			continue
+		}
 		p.outside = append(p.outside, above.of(rules.Device{Name: u.Name, Index: u.Index, Bridge: bridged[u.Index]})...)
 	}
 	for _, l := range topology.Links {
@@ -84,7 +90,8 @@ func (p *path) controlsOf(qdiscs map[int]string, own tcfilter.Own, known *path) 
 
 // sameDevices reports whether rules may name the same devices on both paths.
 func (p path) sameDevices(other path) bool {
-	return slices.Equal(p.outside, other.outside) && maps.EqualFunc(p.inside, other.inside, slices.Equal[[]rules.Device])
+	equal := func(a, b map[int][]rules.Device) bool { return maps.EqualFunc(a, b, slices.Equal[[]rules.Device]) }
+	return slices.Equal(p.outside, other.outside) && equal(p.inside, other.inside) && equal(p.bridged, other.bridged)
 }
 
 // passes reports whether packets pass a device.

@@ -150,7 +150,7 @@ func (p *Port) closePair() {
 // setUplinks makes the hooked uplinks those that are wanted.
 func (h *Hooks) setUplinks(want map[int]discover.Uplink) {
 	for index, u := range h.uplinks {
-		if w, ok := want[index]; !ok || w.Bare() != u.Bare() {
+		if w, ok := want[index]; !ok || w.Bare() != u.Bare() || w.Bridge.Index != u.Bridge.Index {
 			h.attacher.detach(index, datapath.UplinkHooks)
 			delete(h.uplinks, index)
 			h.opts.Logger.Info("uplink gone", "dev", u.Name)
@@ -161,7 +161,7 @@ func (h *Hooks) setUplinks(want map[int]discover.Uplink) {
 		if _, ok := h.uplinks[index]; ok {
 			h.uplinks[index] = w
 		} else {
-			fresh[index] = datapath.Delivery{Bare: w.Bare()}
+			fresh[index] = datapath.Delivery{Bare: w.Bare(), Bridged: w.Bridge.Index != 0}
 		}
 	}
 	for index, err := range h.attacher.attachAll(fresh, datapath.UplinkHooks) {

@@ -116,7 +116,7 @@ func (r *Reader) Foreign() (all []Hook, err error) {
 }
 
 // trackedBy returns the families whose packets conntrack's functions see. Those at a
-// bridge see both.
+// bridge, NFPROTO_BRIDGE, see both.
 func trackedBy(all []Hook) map[uint8]bool {
 	tracked := make(map[uint8]bool)
 	for _, h := range all {
@@ -124,7 +124,7 @@ func trackedBy(all []Hook) map[uint8]bool {
 			tracked[h.Family] = true
 		}
 		if h.Family == unix.NFPROTO_BRIDGE && strings.HasPrefix(h.Function, "nf_ct_bridge") {
-			tracked[unix.NFPROTO_IPV4], tracked[unix.NFPROTO_IPV6] = true, true
+			tracked[unix.NFPROTO_IPV4], tracked[unix.NFPROTO_IPV6], tracked[unix.NFPROTO_BRIDGE] = true, true, true
 		}
 	}
 	return tracked

@@ -87,9 +87,18 @@ var unknownDevice = []*Device{nil}
 // direction may pass the hook. A device is nil where it is not known or there
 // is none. Without a call the packets do not pass the chain.
 func (b *base) devicePairs(c *Conn, outward bool, fn func(iif, oif *Device)) {
-	inside, outside := pointers(c.Inside), pointers(c.Outside)
-	port, peer := pointer(&c.Port), pointer(&c.Peer)
-	between := c.Peer.Name != "" // two containers, or all is unknown
+	b.pairsBetween(c, &c.Peer, c.Outside, outward, fn)
+	for i := range c.Bridged {
+		b.pairsBetween(c, &c.Bridged[i], c.Inside, outward, fn)
+	}
+}
+
+// pairsBetween is devicePairs for packets that enter and leave by a port of a bridge on the
+// other side, if there is one, and by devices that IP sees there.
+func (b *base) pairsBetween(c *Conn, other *Device, there []Device, outward bool, fn func(iif, oif *Device)) {
+	inside, outside := pointers(c.Inside), pointers(there)
+	port, peer := pointer(&c.Port), pointer(other)
+	between := other.Name != "" // two containers, or all is unknown
 	from, to, enters, leaves := outside, inside, peer, port
 	if outward {
 		from, to, enters, leaves = inside, outside, port, peer

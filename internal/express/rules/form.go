@@ -24,6 +24,9 @@ type Conn struct {
 	Peer    Device   // that of the container at the other end, if there is one
 	Inside  []Device // its packets enter and leave the host's IP by one of them: the bridge
 	Outside []Device // and by one of these on the other side: the uplinks, or the other container's bridge
+	// Bridged are ports of the container's bridge by which its packets may leave and enter
+	// instead, without the host's IP.
+	Bridged []Device
 	// Untracked means that conntrack does not know the connection.
 	Untracked bool
 	// Replies means that the container's own packets are those of the reply

@@ -3,6 +3,8 @@ package rules
 import (
 	"maps"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/express/conntrack"
 )
 
@@ -24,6 +26,10 @@ func (r Ruleset) Untracked(c Conn) bool {
 
 // KnowsTracked reports whether it is known of which families conntrack sees packets.
 func (r Ruleset) KnowsTracked() bool { return r.opts.Tracked != nil }
+
+// TracksBridges reports whether conntrack has functions at the hooks of bridges: it sees
+// what these forward without showing it to IP's hooks.
+func (r Ruleset) TracksBridges() bool { return r.opts.Tracked[unix.NFPROTO_BRIDGE] }
 
 // tracks reports whether conntrack may see packets of one of these families. Where
 // the kernel does not list its hooks, any table may have enabled it.
