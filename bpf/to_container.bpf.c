@@ -7,18 +7,30 @@
  *      queued and the original became its token (order.h). The kernel's decision
  *      about a regular packet is recorded (learn.h).
  */
+#include "lib/bridged.h"
 #include "lib/learn.h"
 #include "lib/order.h"
 #include "lib/candidate.h"
 #include "lib/discard.h"
 
-/* Whether the destination MAC address is that of the container's device. */
-always_inline int is_for_device(const struct device *device, const struct packet *pkt)
+/* Whether the MAC address of the container's device is known. */
+always_inline int has_mac(const struct device *device)
 {
-	const void *eth = (const void *)pkt->ip - ETH_HLEN;
+	return device && (device->mac | device->mac_end);
+}
 
-	return !device || !(device->mac | device->mac_end) ||
-	       (device->mac == load32(eth) && device->mac_end == load16(eth + 4));
+/*
+ * Whether the destination MAC address is that of the container's device. If that is not
+ * known, it is where the packets of the other direction, of back, come from.
+ */
+always_inline int is_for_device(const struct device *device, const struct half *back,
+				const struct packet *pkt)
+{
+	__u64 to = macs_of(pkt) & 0xffffffffffff;
+
+	if (has_mac(device))
+		return to == (device->mac | (__u64)device->mac_end << 32);
+	return !back || !back->in_dev || to == enters_from(back);
 }
 
 #define NO_PATH 0x80
@@ -107,15 +119,17 @@ always_inline int learn_at_port(struct __sk_buff *skb, int v6)
 	half = back ? slot(back->twin) : 0;
 	device = device_of(skb);
 	/* A packet to another MAC address has been flooded by the bridge. */
-	if (!is_for_device(device, &pkt)) {
+	if (!is_for_device(device, back, &pkt)) {
 		if (half)
 			half->probe = 0;
 		return go_regular(skb, half ? UNTIED : NO_ENTRY);
 	}
 	if (!half && ends_elsewhere(skb, &pkt))
 		return go_regular(skb, UNTIED);
+	/* Nor is one to an unknown address known to be for this container. */
 	if (!half)
-		return unknown_connection(skb, &pkt, h);
+		return has_mac(device) ? unknown_connection(skb, &pkt, h) :
+					 go_regular(skb, NO_ENTRY);
 
 	/* A packet from another device with the same addresses is not the tracked one. */
 	flags = path_flags(skb, half);

@@ -128,7 +128,7 @@ func (b *bed) runOnce(prepare func(), h datapath.Hook, data []byte, ctx skb) res
 	}
 	before := b.counters(int(ctx.Ifindex))
 	prepare()
-	r := runProgram(b.t, b.ns, b.Program(h), data, ctx)
+	r := runProgram(b.t, b.ns, b.ProgramAt(h, int(ctx.Ifindex)), data, ctx)
 	r.reason = counted(b.t, before, b.counters(int(ctx.Ifindex)))
 	return r
 }

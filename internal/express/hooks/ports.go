@@ -154,6 +154,9 @@ func (h *Hooks) setUplinks(want map[int]discover.Uplink) {
 			h.attacher.detach(index, datapath.UplinkHooks)
 			delete(h.uplinks, index)
 			h.opts.Logger.Info("uplink gone", "dev", u.Name)
+			if u.Bridge.Index != 0 { // its bridge may not learn any more what decisions rely on
+				h.opts.NewGeneration("no uplink any more: " + u.Name)
+			}
 		}
 	}
 	fresh := make(map[int]datapath.Delivery)
