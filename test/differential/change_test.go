@@ -35,6 +35,7 @@ func (g *generator) change() *change {
 	if g.ipv6 {
 		change.Script, change.Undo = changeOverIPv6.Replace(change.Script), changeOverIPv6.Replace(change.Undo)
 	}
+	change.Script, change.Undo = g.onUplink(change.Script), g.onUplink(change.Undo)
 	return change
 }
 

@@ -39,6 +39,7 @@ type view struct {
 // that arrive in the world without SCON.
 type talk struct {
 	conn
+	makeup
 	views   [2]view
 	learned bool        // the server has received a packet and replies to its source
 	seq     [2]uint32   // next sequence number of each direction's sender
@@ -51,18 +52,27 @@ type talk struct {
 	lost      [2]bool // the latest sound packet has arrived nowhere
 }
 
-func newTalk(c conn) *talk {
-	t := &talk{conn: c, seq: [2]uint32{1 << 20, 3 << 28}}
-	t.views[orig] = view{node: c.From, from: nodeMACs[c.From], to: nextHop(c.From, c.To, c.Dst.Addr()), src: c.Src, dst: c.Dst}
-	t.views[reply] = view{node: c.To, from: nodeMACs[c.To], to: nextHop(c.To, c.From, c.Src.Addr()), src: c.Dst, dst: c.Src}
+func newTalk(c conn, m makeup) *talk {
+	t := &talk{conn: c, makeup: m, seq: [2]uint32{1 << 20, 3 << 28}}
+	t.views[orig] = view{node: c.From, from: nodeMACs[c.From], to: t.hop(c.From, c.To, c.Dst.Addr()), src: c.Src, dst: c.Dst}
+	t.views[reply] = view{node: c.To, from: nodeMACs[c.To], to: t.hop(c.To, c.From, c.Src.Addr()), src: c.Dst, dst: c.Src}
 	return t
+}
+
+// hop returns the MAC address that packets of the connection are sent to. In the containers'
+// network edge is their gateway, but not for what device translates.
+func (t *talk) hop(from, to int, addr netip.Addr) net.HardwareAddr {
+	if t.port && to == edge && t.Kind != "published" && !addr.IsPrivate() {
+		return edgeMAC
+	}
+	return t.nextHop(from, to, addr)
 }
 
 // nextHop returns the MAC address that a node sends to for an address of
 // another node, or for one that device translates.
-func nextHop(from, to int, addr netip.Addr) net.HardwareAddr {
+func (m makeup) nextHop(from, to int, addr netip.Addr) net.HardwareAddr {
 	switch {
-	case from == edge:
+	case from == edge && !m.port:
 		return uplinkMAC
 	case to != edge && (addr == lab.ContainerAddr(to) || addr == lab.ContainerAddr6(to)):
 		return nodeMACs[to]
@@ -82,7 +92,7 @@ func (t *talk) learn(s shot, c captured, k chance) {
 		return
 	}
 	b := []byte(c.data)
-	t.views[reply] = view{node: c.to, from: b[:6], to: nextHop(c.to, t.From, src.Addr()), src: dst, dst: src}
+	t.views[reply] = view{node: c.to, from: b[:6], to: t.hop(c.to, t.From, src.Addr()), src: dst, dst: src}
 	t.learned = true
 }
 

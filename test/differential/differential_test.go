@@ -18,7 +18,7 @@ import (
 
 // pairs is the number of pairs of worlds that run cases concurrently: they
 // mostly wait.
-const pairs = 9
+const pairs = 11
 
 // variants are the settings of daemons and worlds. A case's seed selects one.
 var variants = []settings{
@@ -31,6 +31,8 @@ var variants = []settings{
 	{lease: time.Second, leasePackets: 65536, pageSlots: 4, makeup: makeup{overlay: true}},
 	{lease: 50 * time.Millisecond, leasePackets: 16, makeup: makeup{bridged: true}},
 	{lease: time.Second, leasePackets: 65536, makeup: makeup{routed: true}},
+	{lease: 50 * time.Millisecond, leasePackets: 16, makeup: makeup{port: true}},
+	{lease: time.Second, leasePackets: 65536, makeup: makeup{ipv6: true, port: true}},
 }
 
 func variantOf(seed uint64) int { return int(seed % uint64(len(variants))) }

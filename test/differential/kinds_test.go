@@ -303,7 +303,7 @@ var unsettling = []kind{
 		b := m.some().bytes()
 		s := m.frame(b)
 		s.node = (s.node + 1 + m.r.IntN(nodes-1)) % nodes
-		copy(b, nextHop(s.node, edge, netip.Addr{}))
+		copy(b, m.nextHop(s.node, edge, netip.Addr{}))
 		copy(b[6:], nodeMACs[s.node])
 	}},
 	{"group", 2, func(m *maker) {

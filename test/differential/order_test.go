@@ -6,7 +6,7 @@ import "testing"
 // that arrives in one world only is a difference.
 func TestOrder(t *testing.T) {
 	c := generate(1, everything)
-	talks := []*talk{newTalk(c.Conns[0]), newTalk(c.Conns[1])}
+	talks := []*talk{newTalk(c.Conns[0], makeup{}), newTalk(c.Conns[1], makeup{})}
 	var shots []shot
 	packet := func(conn, item int) captured {
 		m := &maker{talk: talks[conn], index: conn, dir: orig, id: uint16(item), item: item}

@@ -49,7 +49,7 @@ func (p *pair) run(c *Case) (d *difference, err error) {
 	k := chanceIn(c)
 	var talks []*talk
 	for _, c := range c.Conns {
-		talks = append(talks, newTalk(c))
+		talks = append(talks, newTalk(c, p.plain.makeup))
 	}
 	for i, s := range c.Steps {
 		d, err := p.step(c, k, talks, s)

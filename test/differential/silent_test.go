@@ -26,7 +26,7 @@ func (g *generator) routeExpires() (begin, end *change) {
 	const lifetime = 10
 	remote := g.remoteOf(g.Conns[g.r.IntN(len(g.Conns))])
 	begin = &change{
-		Script: fmt.Sprintf("ip -6 route replace %v/128 via fd00:77::9 dev eth0 expires %d", remote, lifetime),
+		Script: g.onUplink(fmt.Sprintf("ip -6 route replace %v/128 via fd00:77::9 dev eth0 expires %d", remote, lifetime)),
 		Undo:   changeOverIPv6.Replace(g.restoreRoute(remote)),
 	}
 	return begin, &change{Script: fmt.Sprintf("sleep %d", lifetime+1)}

@@ -262,8 +262,12 @@ func (g *generator) equalReplaces(int) *change {
 
 // linkChanges changes devices, a bridge's table and settings.
 func (g *generator) linkChanges(i int) *change {
-	n := c1 + g.r.IntN(2)
-	other := c1 + c2 - n
+	ports := []int{c1, c2}
+	if g.port {
+		ports = append(ports, edge)
+	}
+	at := g.r.IntN(len(ports))
+	n, other := ports[at], ports[(at+1)%len(ports)]
 	switch g.r.IntN(8) {
 	case 0:
 		return &change{Script: fmt.Sprintf("ip link add d%[1]d type veth peer name e%[1]d; ip link set d%[1]d up; ip link set e%[1]d up", i), Undo: fmt.Sprintf("ip link del d%d", i)}
@@ -277,24 +281,24 @@ func (g *generator) linkChanges(i int) *change {
 			break
 		}
 		return &change{
-			Script: fmt.Sprintf("bridge fdb replace %v dev %s master static", nodeMACs[n], lab.Port(other)),
-			Undo:   fmt.Sprintf("bridge fdb del %v dev %s master", nodeMACs[n], lab.Port(other)),
+			Script: fmt.Sprintf("bridge fdb replace %v dev %s master static", nodeMACs[n], portOf(other)),
+			Undo:   fmt.Sprintf("bridge fdb del %v dev %s master", nodeMACs[n], portOf(other)),
 		}
 	case 3:
 		if g.routed {
 			break
 		}
 		return &change{
-			Script: fmt.Sprintf("bridge fdb replace 02:00:00:00:99:%02x dev %s master static", i, lab.Port(n)),
-			Undo:   fmt.Sprintf("bridge fdb del 02:00:00:00:99:%02x dev %s master", i, lab.Port(n)),
+			Script: fmt.Sprintf("bridge fdb replace 02:00:00:00:99:%02x dev %s master static", i, portOf(n)),
+			Undo:   fmt.Sprintf("bridge fdb del 02:00:00:00:99:%02x dev %s master", i, portOf(n)),
 		}
 	case 4:
 		if g.routed {
 			break
 		}
 		return &change{
-			Script: fmt.Sprintf("bridge link set dev %s learning off flood off", lab.Port(n)),
-			Undo:   fmt.Sprintf("bridge link set dev %s learning on flood on", lab.Port(n)),
+			Script: fmt.Sprintf("bridge link set dev %s learning off flood off", portOf(n)),
+			Undo:   fmt.Sprintf("bridge link set dev %s learning on flood on", portOf(n)),
 		}
 	case 5:
 		return &change{Script: "sysctl -q -w net.ipv4.conf.eth0.rp_filter=1", Undo: "sysctl -q -w net.ipv4.conf.eth0.rp_filter=0"}
@@ -306,4 +310,12 @@ func (g *generator) linkChanges(i int) *change {
 	}
 	to := netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})
 	return &change{Script: fmt.Sprintf("ip route replace blackhole %v", to), Undo: fmt.Sprintf("ip route del blackhole %v", to)}
+}
+
+// portOf is the port of the containers' bridge that a node is behind.
+func portOf(n int) string {
+	if n == edge {
+		return lab.Uplink
+	}
+	return lab.Port(n)
 }

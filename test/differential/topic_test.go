@@ -139,6 +139,9 @@ func (g *generator) held() {
 // neighbour returns commands that make device forget a neighbour, and know it again.
 func (g *generator) neighbour() (hold, release string) {
 	addr, mac, dev := "10.77.0.2", edgeMAC, lab.Uplink
+	if g.port {
+		dev = lab.Bridge
+	}
 	if n := g.r.IntN(3); n != edge || g.bare {
 		n = max(n, c1)
 		addr, mac, dev = lab.ContainerAddr(n).String(), nodeMACs[n], lab.Bridge

@@ -152,6 +152,20 @@ ip link set eth0 up
 ip addr add 10.77.0.1/24 dev eth0
 `
 
+// overPort makes the wire a port of the containers' bridge, which gets device's addresses
+// outside in its place.
+const overPort = `
+ip addr flush dev eth0
+ip link set eth0 master docker0
+ip addr add 10.77.0.1/24 dev docker0
+`
+
+const overPort6 = `
+ip addr add fd00:77::1/64 dev docker0 nodad
+ip -6 route flush default
+ip -6 route add default via fd00:77::2 dev docker0
+`
+
 // setUpRouted removes the containers' ports from the bridge and adds a route to each
 // container. The next hop keeps the bridge's MAC address.
 var setUpRouted = routeTo(c1) + routeTo(c2)
@@ -199,6 +213,7 @@ type makeup struct {
 	bare    bool // the uplink has no MAC addresses
 	overlay bool // the uplink is a VXLAN device
 	bridged bool // the uplink is a bridge
+	port    bool // the wire is a port of the containers' bridge: edge is in their network
 	routed  bool // the containers are on no bridge
 	spread  bool // the default routes are groups of two next hops
 	netkit  bool // the containers have netkit pairs
@@ -216,6 +231,9 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 		if s.bridged { // the wire is a bridge port, as a container's
 			c.Bridges, c.Uplinks = config.Devices{lab.Bridge}, config.Devices{lab.Uplink}
 		}
+		if s.port {
+			c.Uplinks = config.Devices{lab.Uplink}
+		}
 	}})
 	if s.overlay {
 		const device, edge = "192.168.77.1", "192.168.77.2"
@@ -224,6 +242,12 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 	}
 	if s.bridged {
 		w.bed.Sh(lab.Device, fmt.Sprintf(overBridge, uplinkMAC))
+	}
+	if s.port {
+		w.bed.Sh(lab.Device, overPort)
+		if s.ipv6 {
+			w.bed.Sh(lab.Device, overPort6)
+		}
 	}
 	const silent = "ip addr flush dev eth0\n sysctl -q -w net.ipv6.conf.eth0.disable_ipv6=1\n"
 	w.bed.Sh(lab.Edge, silent+"ip link set eth0 address "+edgeMAC.String())
@@ -246,6 +270,7 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 	if s.ipv6 {
 		script += script6
 	}
+	script = s.onUplink(script)
 	if s.routed {
 		script += setUpRouted
 	}
@@ -297,9 +322,22 @@ const sentinelType = 0x88b5
 
 var broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// sentinels returns packets that arrive at every end after all earlier packets.
+// onUplink has commands about IP's uplink name it.
+func (m makeup) onUplink(commands string) string {
+	if !m.port {
+		return commands
+	}
+	return strings.ReplaceAll(commands, "dev eth0", "dev "+lab.Bridge)
+}
+
+// sentinels returns packets that arrive at every end after all earlier packets: at one on
+// the bridge from each other one there.
 func (m makeup) sentinels(round byte) (frames [nodes][]byte) {
-	for n := c1; n < nodes; n++ {
+	for n := edge; n < nodes; n++ {
+		if n == edge && !m.port {
+			frames[edge] = question(round, edgeMAC, lab.DeviceAddr)
+			continue
+		}
 		if m.routed {
 			frames[n] = question(round, nodeMACs[n], routedAddr(n))
 			continue
@@ -309,7 +347,6 @@ func (m makeup) sentinels(round byte) (frames [nodes][]byte) {
 		f[14] = round
 		frames[n] = f
 	}
-	frames[edge] = question(round, edgeMAC, lab.DeviceAddr)
 	return frames
 }
 
@@ -347,6 +384,10 @@ func isOwn(c captured) bool {
 // them over the maximum number of hops.
 func (w *world) collect() (got []captured, err error) {
 	var arrived [nodes]int
+	each := 1 // of a round's sentinels arrive at an end
+	if w.makeup.port {
+		each = nodes - 1
+	}
 	for round := 1; round <= 2; round++ {
 		w.round++
 		for n, frame := range w.makeup.sentinels(w.round) {
@@ -362,7 +403,7 @@ func (w *world) collect() (got []captured, err error) {
 				}
 				continue
 			}
-			for deadline := time.Now().Add(scontest.Patience); arrived[n] < round; {
+			for deadline := time.Now().Add(scontest.Patience); arrived[n] < round*each; {
 				c, ok, err := end.receive()
 				if err != nil {
 					return nil, err
