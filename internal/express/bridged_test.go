@@ -267,3 +267,129 @@ func TestBridgedOutHost(t *testing.T) {
 		t.Errorf("%d packets went express", n)
 	}
 }
+
+// A rule that judges single packets keeps regular what may reach it in the bridge or at the
+// port that leads out.
+func TestRulesBridgedOut(t *testing.T) {
+	t.Parallel()
+	const inBridge = "nft add table bridge f\nnft add chain bridge f f { type filter hook forward priority 0 ; }\n"
+	for name, tc := range map[string]struct {
+		tracked bool
+		rule    string
+		matches bool
+	}{
+		"of the port":         {rule: inBridge + "nft add rule bridge f f oifname eth0 limit rate 100000/second accept", matches: true},
+		"of another port":     {rule: inBridge + "nft add rule bridge f f oifname eth9 limit rate 100000/second accept"},
+		"at the port":         {rule: "nft add table netdev f\nnft add chain netdev f f { type filter hook ingress device eth0 priority 0 ; }\nnft add rule netdev f f limit rate 100000/second accept", matches: true},
+		"of IP":               {tracked: true, rule: "iptables-nft -I FORWARD -i docker0 -o docker0 -m limit --limit 10000/s -j ACCEPT", matches: true},
+		"of IP, to elsewhere": {tracked: true, rule: "iptables-nft -I FORWARD -i docker0 -o eth9 -m limit --limit 10000/s -j ACCEPT"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			setUp := bridgeAlone
+			if tc.tracked {
+				setUp = ""
+			}
+			b := newBridged(t, scontest.Layout{}, setUp)
+			c := outward(b, "udp").GoExpress()
+			b.Sh(lab.Device, tc.rule)
+			if !tc.matches {
+				c.GoExpress()
+				return
+			}
+			c.WaitGone()
+			c.MustPing(40)
+			if f, err := c.Flow(); err == nil {
+				t.Errorf("composed again: %+v", f)
+			}
+		})
+	}
+}
+
+// Packets from a card do not overtake each other while they switch paths.
+func TestOrderBridgedOut(t *testing.T) {
+	t.Parallel()
+	b := newBridged(t, scontest.Layout{Offload: true, Config: func(c *config.Config) { c.LeasePackets = 50 }}, bridgeAlone)
+	keepOrder(t, b, inward(b, "udp"), scontest.SendNumbers)
+}
+
+// A machine that moves from one card to another takes its connections along.
+func TestBridgedOutMoves(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{Config: func(c *config.Config) { c.Uplinks = config.Devices{lab.Uplink, "p1"} }})
+	layPort(b, "p1")
+	b.Sh(lab.Device, bridgeAlone+`
+		ip addr flush dev eth0
+		ip link set eth0 master docker0
+		ip link set p1 master docker0
+		ip link set p1 up`)
+	b.Sh(lab.Edge, "ip addr flush dev eth0\nip addr add 172.17.0.99/16 dev eth0")
+	b.Up()
+	b.WaitHooked(1)
+	c, udp := outward(b, "tcp").GoExpress(), inward(b, "udp").GoExpress()
+	if f := c.MustFlow(); f.Oif != lab.Uplink {
+		t.Errorf("%+v", f)
+	}
+	b.Sh(lab.Edge, fmt.Sprintf(`
+		ip addr flush dev eth0
+		ip link set eth0 down
+		ip link set p1 address %v
+		ip link set p1 up
+		ip addr add 172.17.0.99/16 dev p1
+		ip neigh replace 172.17.0.2 lladdr 02:42:ac:11:00:02 dev p1 nud reachable`, macIn(b, lab.Edge)))
+	if _, err := c.Server.Write([]byte("from its new place")); err != nil { // the bridge learns it
+		t.Fatal(err)
+	}
+	if _, err := c.Client.Read(make([]byte, 64)); err != nil {
+		t.Fatal(err)
+	}
+	for _, moved := range []*scontest.Connection{c, udp} {
+		moved.GoExpress()
+		if f := moved.MustFlow(); f.Oif != "p1" {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// A connection that conntrack sees survives a killed daemon express, another one regular.
+func TestLifeBridgedOut(t *testing.T) {
+	t.Parallel()
+	for name, setUp := range map[string]string{"tracked": "", "alone": bridgeAlone} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBridged(t, scontest.Layout{}, setUp)
+			f := b.TrafficOver(outward(b, "tcp"), inward(b, "udp"))
+			f.WaitExpress()
+			b.Daemon.Kill()
+			b.Up()
+			f.WaitExpress()
+			b.Daemon.Down()
+			f.Proceed()
+			b.Up()
+			f.WaitExpress()
+			f.WantUnbroken()
+			b.WantNoInvalid()
+		})
+	}
+}
+
+// Where a bridge filters VLANs, what it forwards by the port stays regular, as untagged and
+// tagged packets may be of different ones.
+func TestBridgedOutVLAN(t *testing.T) {
+	t.Parallel()
+	b := newBridged(t, scontest.Layout{}, bridgeAlone)
+	need(b, "ip link add probe type bridge vlan_filtering 1", "ip link del probe")
+	c := outward(b, "udp").GoExpress()
+	b.Sh(lab.Device, "ip link set docker0 type bridge vlan_filtering 1")
+	scontest.Eventually(t, "eth0 is skipped", func() error {
+		if s := b.Status().Skipped; len(s) != 1 || !strings.HasSuffix(s[0].Reason, "docker0 filters VLANs (vlan_filtering)") {
+			return fmt.Errorf("skipped: %+v", s)
+		}
+		return nil
+	})
+	before := b.ExpressPackets()
+	c.MustPing(20)
+	if now := b.ExpressPackets(); now != before {
+		t.Errorf("%d packets went express", now-before)
+	}
+}

@@ -87,16 +87,18 @@ var unknownDevice = []*Device{nil}
 // direction may pass the hook. A device is nil where it is not known or there
 // is none. Without a call the packets do not pass the chain.
 func (b *base) devicePairs(c *Conn, outward bool, fn func(iif, oif *Device)) {
-	b.pairsBetween(c, &c.Peer, c.Outside, outward, fn)
+	if outside := c.outside(); outside != nil {
+		b.pairsBetween(c, &c.Peer, outside, outward, fn)
+	}
 	for i := range c.Bridged {
-		b.pairsBetween(c, &c.Bridged[i], c.Inside, outward, fn)
+		b.pairsBetween(c, &c.Bridged[i], pointers(c.Inside), outward, fn)
 	}
 }
 
 // pairsBetween is devicePairs for packets that enter and leave by a port of a bridge on the
 // other side, if there is one, and by devices that IP sees there.
-func (b *base) pairsBetween(c *Conn, other *Device, there []Device, outward bool, fn func(iif, oif *Device)) {
-	inside, outside := pointers(c.Inside), pointers(there)
+func (b *base) pairsBetween(c *Conn, other *Device, outside []*Device, outward bool, fn func(iif, oif *Device)) {
+	inside := pointers(c.Inside)
 	port, peer := pointer(&c.Port), pointer(other)
 	between := other.Name != "" // two containers, or all is unknown
 	from, to, enters, leaves := outside, inside, peer, port
@@ -178,6 +180,15 @@ func each(devices []*Device, fn func(*Device)) {
 	}
 }
 
+// outside are the devices by which IP may see the packets of a connection on the other side,
+// nil if it can only be bridged there.
+func (c *Conn) outside() []*Device {
+	if len(c.Outside) == 0 && len(c.Bridged) > 0 {
+		return nil
+	}
+	return pointers(c.Outside)
+}
+
 func pointers(devices []Device) []*Device {
 	if len(devices) == 0 {
 		return unknownDevice
@@ -210,7 +221,7 @@ func (b *base) forms(c *Conn, unreplied bool, fn func(*form)) {
 	for _, f.family = range b.familiesOf(c) {
 		for _, reply := range []bool{false, true} {
 			f.reply, f.outward = reply, reply == c.Replies
-			f.bare = b.bare(f.outward, pointers(c.Outside))
+			f.bare = b.bare(f.outward, c.outside())
 			for _, s := range b.stages() {
 				f.fill(s)
 				b.devicePairs(c, f.outward, func(iif, oif *Device) {
