@@ -27,7 +27,7 @@ const (
 const (
 	PathWire       = "wire"       // between a container and another host, by an uplink
 	PathContainers = "containers" // between two containers; no decision recorded yet
-	PathBridged    = "bridged"    // within a bridge
+	PathBridged    = "bridged"    // within a bridge, to a container or by a port that leads out
 	PathHairpin    = "hairpin"    // routed or translated back into the bridge, as to a published port
 	PathRouted     = "routed"     // routed between bridges, or without a bridge
 )
