@@ -88,6 +88,29 @@ func TestBridgedOut(t *testing.T) {
 	}
 }
 
+// The same where Netfilter looks into the bridge and nothing has enabled conntrack, until
+// something does.
+func TestBridgedOutWithoutRules(t *testing.T) {
+	t.Parallel()
+	b := newBridged(t, scontest.Layout{}, "\nnft flush ruleset")
+	out, in := outward(b, "tcp").GoExpress(), inward(b, "udp").GoExpress()
+	for _, c := range []*scontest.Connection{out, in} {
+		if f := c.MustFlow(); !f.Untracked || f.Oif != lab.Uplink {
+			t.Errorf("%+v", f)
+		}
+	}
+	b.Sh(lab.Device, `
+		nft add table ip t
+		nft add chain ip t f { type filter hook forward priority 0 ; }
+		nft add rule ip t f ct state invalid drop`)
+	for _, c := range []*scontest.Connection{out, in} {
+		c.GoExpress()
+		if f := c.MustFlow(); f.Untracked {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
 // outward connects container 1 to edge, over IPv4.
 func outward(b *scontest.Bed, proto string) *scontest.Connection {
 	b.T.Helper()

@@ -34,11 +34,28 @@ func (c *Composer) unseen(s subject, conn conntrack.Conn) bool {
 // bridged reports whether a connection of which a container sends tuple may leave by its
 // bridge, and conntrack sees no packet of it then. What of it IP forwards is not express.
 func (c *Composer) bridged(p *discover.Port, tuple conntrack.Tuple) bool {
-	looks := c.limits.BridgesCall4 || p.Calls4
-	if tuple.Src.Addr().Is6() {
-		looks = c.limits.BridgesCall6 || p.Calls6
+	if len(c.ports.Bridged(p)) == 0 || c.rules.TracksBridges() {
+		return false
 	}
-	return !looks && !c.rules.TracksBridges() && len(c.ports.Bridged(p)) > 0
+	s := subject{port: p.Index, initiator: true, untracked: true, bridged: true}
+	return !c.isShown(p, tuple.Src.Addr().Is4()) || c.unseen(s, conntrack.Conn{Orig: tuple, Reply: tuple.Reverse()})
+}
+
+// isShown reports whether a port's bridge shows what it forwards to IP's hooks.
+func (c *Composer) isShown(p *discover.Port, is4 bool) bool {
+	if is4 {
+		return c.limits.BridgesCall4 || p.Calls4
+	}
+	return c.limits.BridgesCall6 || p.Calls6
+}
+
+// maySee reports whether what the rules say may let conntrack see a Conentry's packets.
+func (c *Composer) maySee(s subject, is4 bool) bool {
+	if !s.untracked || s.peer != 0 {
+		return false
+	}
+	p := c.ports.Port(s.port)
+	return !s.bridged || p == nil || c.isShown(p, is4)
 }
 
 // composeUntracked places a Conentry for such a connection.
@@ -75,14 +92,14 @@ func (c *Composer) RetireTracked(now time.Time) {
 		q.everything = "there are many connections"
 	}
 	for kind, all := range c.index.kinds {
-		if kind.untracked && !kind.bridged && kind.peer == 0 {
+		if c.maySee(kind.subject, kind.is4) {
 			q.askAll(kind, all)
 		}
 	}
 	if q.everything != "" {
 		q.concerned = q.concerned[:0]
 		for _, e := range c.recheck.waiting {
-			if e.Untracked && !e.Bridged && e.Peer == 0 {
+			if c.maySee(subjectOf(e), e.Conn.Orig.Src.Addr().Is4()) {
 				q.concerned = append(q.concerned, e)
 			}
 		}
