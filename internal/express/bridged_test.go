@@ -220,6 +220,64 @@ func TestBridgedOutFlood(t *testing.T) {
 	c.GoExpress()
 }
 
+// The same of an address that ages.
+func TestBridgedOutAgeing(t *testing.T) {
+	t.Parallel()
+	b := newBridged(t, scontest.Layout{}, bridgeAlone+"\nip link set docker0 type bridge ageing_time 200") // 2 s
+	c := outward(b, "udp").GoExpress()
+	for quiet, before := 0, c.MustFlow().ExpressPackets[0]; quiet < 100; {
+		if err := scontest.Pass(c.Client, c.Server, 64); err != nil { // nothing comes back
+			t.Fatal(err)
+		}
+		now := c.MustFlow().ExpressPackets[0]
+		if quiet++; now != before {
+			quiet = 0
+		}
+		before = now
+		time.Sleep(10 * time.Millisecond)
+	}
+	if learnt := b.Sh(lab.Device, "bridge fdb show br docker0"); strings.Contains(learnt, macIn(b, lab.Edge).String()) {
+		t.Errorf("regular before the address has aged:\n%s", learnt)
+	}
+	c.GoExpress()
+}
+
+// A port that the spanning tree blocks carries nothing, and takes over what another one has
+// carried that goes.
+func TestBridgedOutSpanningTree(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{Config: func(c *config.Config) { c.Uplinks = config.Devices{lab.Uplink, "p1"} }})
+	layPort(b, "p1")
+	const fast = "stp_state 1 forward_delay 200 hello_time 100 max_age 600" // in hundredths of a second
+	b.Sh(lab.Edge, `
+		ip addr flush dev eth0
+		ip link add br0 type bridge priority 0 `+fast+`
+		ip link set eth0 master br0
+		ip link set p1 master br0
+		ip link set br0 up
+		ip addr add 172.17.0.99/16 dev br0`)
+	b.Sh(lab.Device, bridgeAlone+`
+		ip link set docker0 type bridge `+fast+`
+		ip addr flush dev eth0
+		ip link set eth0 master docker0
+		ip link set p1 master docker0
+		ip link set p1 up`)
+	b.Sh(lab.Edge, "ip link set p1 up")
+	b.Up()
+	b.WaitHooked(1)
+	c := outward(b, "tcp").GoExpress() // once the tree is there
+	used := c.MustFlow().Oif
+	other := map[string]string{lab.Uplink: "p1", "p1": lab.Uplink}[used]
+	if state := b.Sh(lab.Device, "bridge link show dev "+other); !strings.Contains(state, "state blocking") {
+		t.Errorf("the tree does not block %s: %s", other, state)
+	}
+	b.Sh(lab.Edge, "ip link set "+used+" down")
+	c.GoExpress()
+	if f := c.MustFlow(); f.Oif != other {
+		t.Errorf("%+v", f)
+	}
+}
+
 // The port is an uplink as long as the bridge learns MAC addresses, and otherwise named with
 // the reason.
 func TestBridgedOutNeedsLearning(t *testing.T) {
