@@ -30,7 +30,7 @@ always_inline int is_for_device(const struct device *device, const struct half *
 
 	if (has_mac(device))
 		return to == (device->mac | (__u64)device->mac_end << 32);
-	return !back || !back->in_dev || to == enters_from(back);
+	return !back || to == enters_from(back);
 }
 
 #define NO_PATH 0x80

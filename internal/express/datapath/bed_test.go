@@ -46,8 +46,8 @@ func newBedWith(t testing.TB, change func(*datapath.Options)) *bed {
 	o := options(b.pins)
 	change(&o)
 	b.Datapath = load(t, b.ns, o)
-	for _, dev := range []int{b.port, b.wire} {
-		if err := b.Track(dev, datapath.Delivery{}); err != nil {
+	for dev, how := range map[int]datapath.Delivery{b.port: {MAC: containerMAC}, b.wire: {}} {
+		if err := b.Track(dev, how); err != nil {
 			t.Fatal(err)
 		}
 	}

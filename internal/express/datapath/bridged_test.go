@@ -151,6 +151,9 @@ func TestBridgedOutAsItIs(t *testing.T) {
 func TestFloodedToUnknown(t *testing.T) {
 	f := routed(udp)
 	b := newBed(t)
+	if err := b.Track(b.port, datapath.Delivery{}); err != nil {
+		t.Fatal(err)
+	}
 	flooded := f.in.leave
 	flooded.dstMAC = neighbourMAC
 	for range 2 * admit {
@@ -161,14 +164,21 @@ func TestFloodedToUnknown(t *testing.T) {
 	if e, ok, err := b.NextEvent(); ok || err != nil {
 		t.Errorf("announced: %+v, %v", e, err)
 	}
-	b.express(f)
-	b.Settings().Generation++
-	b.enters(f.out)
-	b.enters(f.in)
-	b.carry()
-	if r := b.run(datapath.ToContainer, flooded.bytes(), skb{Mark: f.in.mark}); r.verdict != unspec || r.reason != "untied" {
-		t.Errorf("verdict %d, reason %q", r.verdict, r.reason)
+	b.compose(f)
+	for _, known := range []bool{false, true} { // whether the container has sent a packet
+		if known {
+			b.decide(f.out)
+			b.decide(f.in)
+			b.goesExpress(f.in)
+			b.Settings().Generation++
+			b.enters(f.out)
+		}
+		b.enters(f.in)
+		b.carry()
+		if r := b.run(datapath.ToContainer, flooded.bytes(), skb{Mark: f.in.mark}); r.verdict != unspec || r.reason != "untied" {
+			t.Errorf("verdict %d, reason %q", r.verdict, r.reason)
+		}
+		b.nextTick()
+		b.goesRegular(f.in, map[bool]string{false: "composing", true: "new_generation"}[known])
 	}
-	b.nextTick()
-	b.goesRegular(f.in, "new_generation")
 }

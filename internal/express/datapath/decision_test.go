@@ -27,6 +27,9 @@ func TestChangedDecision(t *testing.T) {
 			for _, f := range families(masqueraded(tcp), masqueraded6(tcp)) {
 				b.express(f)
 				for _, w := range []direction{f.out, f.in} {
+					if name == "next hop" && w.end == datapath.ToContainer {
+						continue // the container's device has one address
+					}
 					change(&w)
 					b.Settings().Generation++
 					b.decide(w)
@@ -387,9 +390,6 @@ func TestCameByAnotherDevice(t *testing.T) {
 func TestForAnotherDevice(t *testing.T) {
 	f := published(udp)
 	b := newBed(t)
-	if err := b.Track(b.port, datapath.Delivery{MAC: containerMAC}); err != nil {
-		t.Fatal(err)
-	}
 	b.compose(f)
 	b.decide(f.out)
 	other := f.in

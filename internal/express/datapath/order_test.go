@@ -113,7 +113,7 @@ func TestPortWithQdisc(t *testing.T) {
 	f := masqueraded(tcp)
 	b := newBed(t)
 	inside := openDevice(t, b.ns, "inside")
-	if err := b.Track(b.port, datapath.Delivery{Queue: true}); err != nil {
+	if err := b.Track(b.port, datapath.Delivery{Queue: true, MAC: containerMAC}); err != nil {
 		t.Fatal(err)
 	}
 	b.compose(f)
@@ -126,7 +126,7 @@ func TestPortWithQdisc(t *testing.T) {
 	}
 
 	// The qdisc goes: a new decision.
-	if err := b.Track(b.port, datapath.Delivery{}); err != nil {
+	if err := b.Track(b.port, datapath.Delivery{MAC: containerMAC}); err != nil {
 		t.Fatal(err)
 	}
 	b.Settings().Generation++
