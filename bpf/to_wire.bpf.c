@@ -29,7 +29,7 @@ always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_h
 	half = back ? slot(back->twin) : 0;
 	if (!half)
 		return TC_ACT_UNSPEC;
-	device = bridged ? 0 : device_of(skb);
+	device = device_of(skb);
 	flags = bridged ? PATH_BRIDGED :
 		device	? device->flags & (v6 ? DEV_SPREAD : DEV_SPREAD | DEV_TUNNEL) :
 			  0;
@@ -38,6 +38,12 @@ always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_h
 	/* A packet from another device with the same addresses is not the tracked one. */
 	if (skb->ingress_ifindex != (bridged ? half->in_dev : half->in_bridge))
 		return go_regular(skb, UNTIED);
+	/* A bridge passes it if it is a GSO packet only (is_skb_forwardable). */
+	if (bridged && (!device || wire_len(skb, &pkt) > device->longest)) {
+		half->probe = 0;
+		end_pending(half);
+		return go_regular(skb, TOO_LONG);
+	}
 	generation = tracked_generation(half);
 	reason = learn_egress(skb, &pkt, half, flags);
 	if (reason == UNTIED || reason == MALFORMED)

@@ -93,8 +93,8 @@ enum slot_state {
 /* Flags of a half: both ends are containers, out_dev is the receiver's port ... */
 #define PATH_BETWEEN (1 << 2)
 /*
- * ... of the same bridge: the TTL stays. Without PATH_BETWEEN the other end is behind a port
- * of the bridge that leads out (bridged.h). Also a flag of such a port.
+ * ... of the same bridge: the TTL stays. Without PATH_BETWEEN the other end is behind a
+ * port of the bridge that leads out (bridged.h). Also a flag of such a port.
  */
 #define PATH_BRIDGED (1 << 3)
 /* A packet that the others follow is on the regular path: order.h. */
@@ -298,8 +298,9 @@ struct device {
 	/* Of a container's port, the container's own device: */
 	__u32 mac; /* its MAC address, or 0 if unknown */
 	__u16 mac_end;
-	__u16 longest; /* longest packet or segment that it accepts, if that is less
-			  than the port accepts; else 0 */
+	__u16 longest; /* longest packet that reaches it by a bridge or, of a port that
+			  leads out, leaves by that, unless it is a GSO packet; 0 if
+			  unknown */
 };
 
 struct {

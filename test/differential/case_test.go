@@ -159,6 +159,9 @@ func (g *generator) conns() {
 		inside, outside := netip.AddrPortFrom(g.containerAddr(n), port(40000)), netip.AddrPortFrom(remote, port(5000))
 		c.Src, c.Dst = inside, outside
 		kind := g.r.IntN(10)
+		if g.port && (kind == 1 || kind == 2) {
+			kind += 7 // out: what device translates there does not go express
+		}
 		if g.untracked && kind <= 2 {
 			kind = 3
 		} else if g.untracked && kind == 7 {

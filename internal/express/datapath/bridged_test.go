@@ -26,9 +26,12 @@ func newBridgedBed(t *testing.T) *bed {
 	return b
 }
 
+// longest is the length of the longest packet that passes the wire.
+const longest = 1504
+
 func (b *bed) trackWire(bridged bool) {
 	b.t.Helper()
-	if err := b.Track(b.wire, datapath.Delivery{Bridged: bridged}); err != nil {
+	if err := b.Track(b.wire, datapath.Delivery{Bridged: bridged, Longest: longest}); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -144,6 +147,31 @@ func TestBridgedOutAsItIs(t *testing.T) {
 		w.enter.ttl = 1
 		b.goesRegular(w, "ttl_expires")
 	}
+}
+
+// A bridge passes GSO packets whatever their segments' length, and not so long packets: it is
+// not learnt from the former that the latter pass.
+func TestBridgedOutSegments(t *testing.T) {
+	f := bridgedFlows["UDP"]
+	b := newBridgedBed(t)
+	b.express(f)
+	long := f.out
+	long.enter.payload = make([]byte, longest-ipLen-8)
+	long.leave = long.enter
+	const overlong = longest // with headers
+	segments := func(h datapath.Hook, mark, priority uint32) result {
+		b.carry()
+		return b.run(h, long.enter.bytes(), skb{Mark: mark, Priority: priority, GSOSize: overlong, GSOSegs: 1})
+	}
+	if r := segments(long.start, long.inMark, 0); r.reason != "too_long" {
+		t.Fatalf("verdict %d, reason %q", r.verdict, r.reason)
+	}
+	if r := segments(long.end, long.mark, long.priority); r.verdict != unspec || r.reason != "too_long" {
+		t.Errorf("verdict %d, reason %q", r.verdict, r.reason)
+	}
+	b.goesRegular(long, "too_long")
+	b.leaves(long)
+	b.goesExpress(long)
 }
 
 // A packet that the bridge floods decides nothing at a port whose container's MAC address is

@@ -57,9 +57,9 @@ type Delivery struct {
 	// address stay regular. It is 0 if it is not known; all packets may then
 	// go express.
 	MAC [6]byte
-	// Longest is the length of the longest packet that the container's device
-	// accepts, from the IP header on, if its port accepts longer ones; 0
-	// otherwise.
+	// Longest is the length of the longest packet, from the IP header on, that reaches the
+	// container's device or, if Bridged, leaves by the device, unless it is a GSO packet; 0
+	// if that is not known.
 	Longest uint16
 }
 

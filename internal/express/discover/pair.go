@@ -42,13 +42,20 @@ func (v *Pair) Close() error {
 // Reception is how a container's device receives.
 type Reception struct {
 	MAC [6]byte // 0 if it has none of that length
-	// Longest is the length of the longest packet that the pair passes to it,
-	// from the IP header on, if its MTU is smaller than the port's; 0
-	// otherwise.
+	// Longest is the length from the IP header on of the longest packet, if it is no GSO
+	// packet, that reaches it by a bridge.
 	Longest uint16
 	// Detour is why a packet in the port's queue may be delivered after one
 	// that was queued later on the same CPU; "" if that cannot happen.
 	Detour string
+}
+
+// Longest is the length from the IP header on of the longest packet, if it is no GSO packet,
+// that a bridge, or a veth pair, passes to a device with that MTU: there is room for a VLAN's
+// tag (net/core/dev.c, is_skb_forwardable).
+func Longest(mtu int) uint16 {
+	const vlanTag = 4
+	return uint16(min(mtu+vlanTag, math.MaxUint16))
 }
 
 // Reception reads both ends of the pair; mtu is that of the outer one.
@@ -58,10 +65,10 @@ func (v *Pair) Reception(s *nlmsg.Requests, mtu int) (r Reception, err error) {
 		return r, err
 	}
 	r.MAC = inside.mac
-	if v.port.Kind != Netkit && inside.mtu < mtu { // only veth checks the receiver's
-		const vlanTag = 4 // for which there is room
-		r.Longest = uint16(min(inside.mtu+vlanTag, math.MaxUint16))
+	if v.port.Kind != Netkit { // only veth checks the receiver's
+		mtu = min(mtu, inside.mtu)
 	}
+	r.Longest = Longest(mtu)
 	switch {
 	case inside.xdp:
 		r.Detour = "an XDP program at the container's device"

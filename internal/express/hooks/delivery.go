@@ -63,7 +63,7 @@ func (d *delivery) write(p *Port, r discover.Reception, err error) {
 		return // as it was set until the port is unhooked
 	}
 	if err != nil { // in doubt
-		r.Detour = err.Error()
+		r.Detour, r.Longest = err.Error(), discover.Longest(p.MTU)
 		if p.delivery.queue != r.Detour {
 			d.log.Error("reading how a container receives; its packets take the queue", "dev", p.Name, "error", err)
 		}
@@ -93,7 +93,7 @@ func (k reception) is(r discover.Reception) bool {
 // port takes packets into its queue.
 func (d *delivery) reception(p *Port) (r discover.Reception, err error) {
 	if p.pair == nil {
-		r.Detour = unknownPair
+		r.Detour, r.Longest = unknownPair, discover.Longest(p.MTU)
 	} else if r, err = p.pair.Reception(d.links, p.MTU); err != nil {
 		return r, err
 	}

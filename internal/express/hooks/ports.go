@@ -115,7 +115,7 @@ func (h *Hooks) updatePorts(want map[int]discover.Port, changed map[int]received
 func (h *Hooks) hookPorts(fresh []int, want map[int]discover.Port) {
 	devices := make(map[int]datapath.Delivery, len(fresh))
 	for _, index := range fresh {
-		devices[index] = datapath.Delivery{Queue: true} // until the container is identified
+		devices[index] = datapath.Delivery{Queue: true, Longest: discover.Longest(want[index].MTU)} // until the container is identified
 		h.opts.PortThere(index)
 	}
 	begin := time.Now()
@@ -130,7 +130,7 @@ func (h *Hooks) hookPorts(fresh []int, want map[int]discover.Port) {
 			h.fail(w.Name, err)
 			continue
 		}
-		p := &Port{Port: w, Container: discover.Container{Name: w.Name}, delivery: reception{queue: unknownPair}}
+		p := &Port{Port: w, Container: discover.Container{Name: w.Name}, delivery: reception{queue: unknownPair, longest: discover.Longest(w.MTU)}}
 		p.ctx, p.end = context.WithCancel(h.naming.ctx)
 		h.ports[index] = p
 		h.withhold(p, false)
@@ -161,10 +161,11 @@ func (h *Hooks) setUplinks(want map[int]discover.Uplink) {
 	}
 	fresh := make(map[int]datapath.Delivery)
 	for index, w := range want {
-		if _, ok := h.uplinks[index]; ok {
+		if u, ok := h.uplinks[index]; ok {
 			h.uplinks[index] = w
+			h.setLongest(w, u.MTU)
 		} else {
-			fresh[index] = datapath.Delivery{Bare: w.Bare(), Bridged: w.Bridge.Index != 0}
+			fresh[index] = uplinkDelivery(w)
 		}
 	}
 	for index, err := range h.attacher.attachAll(fresh, datapath.UplinkHooks) {
@@ -179,6 +180,27 @@ func (h *Hooks) setUplinks(want map[int]discover.Uplink) {
 	for index, u := range h.uplinks {
 		h.setSpread(index, u)
 	}
+}
+
+// uplinkDelivery is how packets leave by an uplink.
+func uplinkDelivery(u discover.Uplink) datapath.Delivery {
+	how := datapath.Delivery{Bare: u.Bare(), Bridged: u.Bridge.Index != 0}
+	if how.Bridged {
+		how.Longest = discover.Longest(u.MTU)
+	}
+	return how
+}
+
+// setLongest says which packets a bridge lets leave by a port that leads out, if that has
+// changed: decisions before may have been made about longer ones.
+func (h *Hooks) setLongest(u discover.Uplink, was int) {
+	if u.Bridge.Index == 0 || u.MTU == was {
+		return
+	}
+	if err := h.opts.Datapath.Track(u.Index, uplinkDelivery(u)); err != nil {
+		h.opts.Logger.Error("setting the longest packets of a port that leads out", "dev", u.Name, "error", err)
+	}
+	h.opts.NewGeneration("the MTU of " + u.Name)
 }
 
 // setSpread says whether an uplink has one of several next hops, if that has changed:
