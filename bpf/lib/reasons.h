@@ -17,8 +17,8 @@ enum reason {
 	MALFORMED, /* lengths, checksums or TCP flags that conntrack refuses */
 	TCP_SYN_FIN_RST,
 	NO_ENTRY, /* no Conentry, or none yet */
-	COMPOSING, /* Conentry without a decision, or where a bridge forwards by a device that
-		      leads out, without one of the other direction */
+	COMPOSING, /* Conentry without a decision, or where a bridge forwards by a device
+		      that leads out, without one of the other direction */
 	CLOSED, /* connection ended; the daemon is about to remove the Conentry */
 	NEW_GENERATION, /* rules, routes, links or neighbours have changed */
 	LEASE_ENDED, /* this packet renews the lease, or follows one that goes regular */
