@@ -52,4 +52,23 @@ func TestDeclared(t *testing.T) {
 			t.Errorf("with %v, %+v is identified: %v", x.selector, x.c, got)
 		}
 	}
+	// An engine that does not answer is asked again, also where nothing depends on the name.
+	for _, x := range []struct {
+		selectors []config.Selector
+		try       int
+		c         discover.Container
+		want      bool
+	}{
+		{nil, 0, discover.Container{Name: id[:12], ID: id, Unknown: true}, false},
+		{nil, nameTries - 1, discover.Container{Name: id[:12], ID: id, Unknown: true}, true},
+		{nil, 0, discover.Container{Name: "db", ID: id, Unknown: true}, true},
+		{nil, 0, discover.Container{Name: "veth1"}, true},
+		{nil, 0, discover.Container{Name: "db", Pod: "p"}, false},
+		{[]config.Selector{{Name: "x"}}, nameTries, discover.Container{Name: id[:12], ID: id, Unknown: true}, false},
+		{[]config.Selector{{Name: "x"}}, 0, c, true},
+	} {
+		if got := newDeclared(x.selectors).enough(x.try, x.c); got != x.want {
+			t.Errorf("with %v, %+v is enough at try %d: %v", x.selectors, x.c, x.try, got)
+		}
+	}
 }

@@ -80,17 +80,13 @@ func (h *Hooks) identify(p *Port, at discover.Port) {
 		wait := firstRetry
 		for try := range identifyRetries {
 			i := h.search(p, at)
-			done := !h.declared.containers || h.declared.isIdentified(i.container)
-			if i.container.Pod != "" { // its containers start one after the other
-				done = try == podSearches-1
-			}
 			select {
 			case n.answers <- i:
 			case <-p.ctx.Done():
 				i.close()
 				return
 			}
-			if done {
+			if h.declared.enough(try, i.container) {
 				return
 			}
 			select {
@@ -108,10 +104,23 @@ func (h *Hooks) identify(p *Port, at discover.Port) {
 const (
 	firstRetry      = 2 * time.Second
 	identifyRetries = 16
-	// podSearches is how often a pod is named, for a minute: containers may start
-	// after its port, and those that prepare it end.
-	podSearches = 6
+	// nameTries is how often a name is asked for that is only shown, for a minute: the
+	// engine of a busy machine answers late; a pod's containers may start after its port,
+	// and those that prepare it end.
+	nameTries = 6
 )
+
+// enough reports whether a container is not searched for again after a try.
+func (d declared) enough(try int, c discover.Container) bool {
+	switch {
+	case c.Pod != "":
+		return try >= nameTries-1
+	case d.containers:
+		return d.isIdentified(c)
+	default:
+		return !c.Unknown || d.isIdentified(c) || try >= nameTries-1
+	}
+}
 
 func (h *Hooks) search(p *Port, at discover.Port) Identified {
 	i := Identified{port: p, container: h.opts.Identify(p.ctx, at)}
