@@ -163,27 +163,61 @@ func TestPerPacketRuleIsTheReason(t *testing.T) {
 	}
 }
 
-// A connection that a rule has kept regular for long gets a Conentry with its next few
-// packets when the rule has gone, not when their number has doubled.
-func TestPerPacketRuleHasGone(t *testing.T) {
+// A connection that was kept regular for long gets a Conentry with its next few packets when
+// that has ended, not when their number has doubled.
+func TestExpressSoonAfter(t *testing.T) {
 	t.Parallel()
-	b := scontest.NewExpress(t, scontest.Layout{})
-	c := b.Outgoing("udp", 1)
-	b.Sh(lab.Device, fmt.Sprintf("iptables-nft -I DOCKER-USER -p udp --dport %d -m limit --limit 10000/sec -j ACCEPT", scontest.PortOf(c.Server.LocalAddr())))
-	scontest.Eventually(t, "it is judged", func() error {
-		c.MustPing(16)
-		return explained(b, "was kept regular by ip filter DOCKER-USER handle")
-	})
-	c.MustPing(600) // 1200 packets or more: it is announced with the 2048th
-	b.Sh(lab.Device, "iptables-nft -D DOCKER-USER 1")
-	scontest.Eventually(t, "the rule has gone", func() error {
-		return explained(b, " ago by ip filter DOCKER-USER handle")
-	})
-	c.MustPing(16)
-	scontest.Eventually(t, "it has a Conentry", func() error {
-		_, err := c.Flow()
-		return err
-	})
+	for name, keep := range map[string]func(b *scontest.Bed, c *scontest.Connection) (end func()){
+		"a rule": func(b *scontest.Bed, c *scontest.Connection) func() {
+			b.Sh(lab.Device, fmt.Sprintf("iptables-nft -I DOCKER-USER -p udp --dport %d -m limit --limit 10000/sec -j ACCEPT", scontest.PortOf(c.Server.LocalAddr())))
+			scontest.Eventually(b.T, "it is judged", func() error {
+				c.MustPing(16)
+				return explained(b, "was kept regular by ip filter DOCKER-USER handle")
+			})
+			return func() {
+				b.Sh(lab.Device, "iptables-nft -D DOCKER-USER 1")
+				scontest.Eventually(b.T, "the rule has gone", func() error {
+					return explained(b, " ago by ip filter DOCKER-USER handle")
+				})
+			}
+		},
+		"a pause": func(b *scontest.Bed, c *scontest.Connection) func() {
+			if err := b.Daemon.Pause(lab.Port(1)); err != nil {
+				b.T.Fatal(err)
+			}
+			return func() {
+				if err := b.Daemon.Resume(lab.Port(1)); err != nil {
+					b.T.Fatal(err)
+				}
+			}
+		},
+		"a setting": func(b *scontest.Bed, c *scontest.Connection) func() {
+			b.Daemon.Kill()
+			b.Config.Regular = []config.Selector{{Name: filepath.Base(b.Node(lab.Container(1)))}}
+			b.Up()
+			return func() {
+				b.Daemon.Kill()
+				b.Config.Regular = nil
+				b.Up()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := scontest.NewExpress(t, scontest.Layout{})
+			c := b.Outgoing("udp", 1)
+			end := keep(b, c)
+			c.MustPing(600) // 1200 packets or more: it is announced with the 2048th
+			if f, err := c.Flow(); err == nil {
+				t.Fatalf("it has a Conentry: %+v", f)
+			}
+			end()
+			c.MustPing(16)
+			scontest.Eventually(t, "it has a Conentry", func() error {
+				_, err := c.Flow()
+				return err
+			})
+		})
+	}
 }
 
 // explained returns an error unless a finding about container 1 has the text.

@@ -43,6 +43,9 @@ func (c *Composer) SetPaused(port int, paused bool) {
 	c.account(port).paused = paused
 	c.setKept(port)
 	c.Flush(port)
+	if !paused {
+		c.table.CountAnew()
+	}
 }
 
 // setKept has packets without a Conentry at a port counted by what is known of them.

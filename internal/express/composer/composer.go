@@ -134,11 +134,12 @@ func New(o Options) *Composer {
 }
 
 // Adopt takes over the Conentries that an earlier daemon left in the table, and
-// returns how many it kept.
+// returns how many it kept. All other connections are candidates anew: the settings may differ.
 func (c *Composer) Adopt(now time.Time) (kept int) {
 	hooked := func(port int) bool { return c.ports.Port(port) != nil }
 	kept = c.table.Adopt(hooked, c.stillFit, now)
 	c.table.All(c.placed)
+	c.table.CountAnew()
 	return kept
 }
 

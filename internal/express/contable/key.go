@@ -160,6 +160,14 @@ func (t *Table) JudgeAnew() {
 	}
 }
 
+// CountAnew has the programs announce again, after their next few packets, all connections
+// without a Conentry: what they were refused for may have gone.
+func (t *Table) CountAnew() {
+	for i := range t.counts {
+		atomic.StoreUint64(&t.counts[i], 0)
+	}
+}
+
 // takeCount clears a candidate's count, so that it becomes one as soon as the first
 // time if it goes idle and returns. It returns the time since its first packet, 0
 // if that is not known: the connection has been silent for no longer.
