@@ -28,8 +28,12 @@ type host struct {
 	env     []string
 }
 
-// inside is $PEERS of scon.sh, in the host's /run.
-const inside = "/run/peers"
+// Directories in the host's /run, which ends with the host also when this process is
+// killed: $PEERS of scon.sh, and that of temporary files.
+const (
+	inside    = "/run/peers"
+	temporary = "/run/tmp"
+)
 
 // settings have SCON forward after few packets: most cases have few.
 const settings = "admit: 2\nstartup: {enabled: false}\npipe: {enabled: false}\n"
@@ -52,7 +56,8 @@ func newHost(t *testing.T, logs string, with bool) *host {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.Close)
-	h := &host{Machine: m, t: t, logs: logs, hook: hook, env: []string{"TMPDIR=" + t.TempDir()}}
+	h := &host{Machine: m, t: t, logs: logs, hook: hook, env: []string{"TMPDIR=" + temporary}}
+	h.must(h.command("", "mkdir", "-m", "1777", temporary))
 	if with {
 		h.up()
 	}

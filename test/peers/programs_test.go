@@ -174,17 +174,13 @@ func (p program) run(t *testing.T, h *host) results {
 	}
 	r := make(results)
 	for _, way := range ways {
-		dir := t.TempDir()
-		if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		env := append(h.env, "A="+way.addr, "P=7000", "D="+dir, "T="+tool)
+		env := append(h.env, "A="+way.addr, "P=7000", "T="+tool, "D="+temporary+"/"+way.server)
 		in := func(netns, commands string) *exec.Cmd {
 			cmd := h.Enter("timeout", []string{"200", "sh", "-euc", commands}, fmt.Sprintf("--net=/proc/%d/root/run/netns/%s", h.PID(), netns))
 			cmd.Env = append(cmd.Env, env...)
 			return cmd
 		}
-		h.must(in(way.server, "seq 2000 >$D/all\n"+p.prepare))
+		h.must(in(way.server, "mkdir $D\nseq 2000 >$D/all\n"+p.prepare))
 		var before api.Totals
 		if h.with() {
 			h.hooked(2)
