@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,31 +21,45 @@ import (
 // guestKernel is the kernel of the guest, of the same release as the selftests.
 const guestKernel = "6.12"
 
-// guestScripts are the selftests that need what this machine's kernel may lack: flow tables,
-// bridges' Netfilter, VRFs, IPVS.
-var guestScripts = []string{"conntrack_icmp_related.sh", "conntrack_vrf.sh", "br_netfilter.sh", "nft_nat.sh", "conntrack_tcp_unreplied.sh", "nft_flowtable.sh"}
+// guestSuites are selftests, below tools/testing/selftests/net, that need what this machine's
+// kernel may lack: flow tables, bridges' Netfilter, VRFs, dummy devices.
+var guestSuites = func() (all []suite) {
+	for _, s := range []struct {
+		name    string
+		scripts []string
+	}{
+		{"selftests-guest-netfilter", []string{
+			"netfilter/conntrack_icmp_related.sh", "netfilter/conntrack_vrf.sh", "netfilter/br_netfilter.sh", "netfilter/nft_nat.sh",
+			"netfilter/conntrack_tcp_unreplied.sh", "netfilter/nft_flowtable.sh",
+		}},
+		{"selftests-guest-net", []string{"rtnetlink.sh", "fib_rule_tests.sh", "fib_nexthops.sh"}},
+	} {
+		all = append(all, suite{
+			name: s.name,
+			prepare: func(t *testing.T) (string, error) {
+				if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
+					return "", &missing{"qemu-system-x86_64 is not installed: scripts/install-deps.sh kernels"}
+				}
+				_, err := fetchSelftests()
+				return linuxVersion + " on " + guestKernel, err
+			},
+			guest: func(t *testing.T, logs string, with bool) (results, counts) {
+				return runGuest(t, s.scripts, logs, with)
+			},
+		})
+	}
+	return all
+}()
 
-var guestSuites = []suite{{
-	name: "selftests-guest",
-	prepare: func(t *testing.T) (string, error) {
-		if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
-			return "", &missing{"qemu-system-x86_64 is not installed: scripts/install-deps.sh kernels"}
-		}
-		_, err := fetchSelftests()
-		return linuxVersion + " on " + guestKernel, err
-	},
-	guest: runGuest,
-}}
-
-// runGuest runs the scripts in a guest, one after the other.
-func runGuest(t *testing.T, logs string, with bool) (results, counts) {
+// runGuest runs scripts in a guest, one after the other.
+func runGuest(t *testing.T, scripts []string, logs string, with bool) (results, counts) {
 	t.Helper()
 	dir, err := fetchSelftests()
 	if err != nil {
 		t.Fatal(err)
 	}
 	// busybox's programs call its own ip in place of iproute2's.
-	tools, err := vm.Unpacked(t.Context(), runtime.GOARCH, "bash", "bash", "libtinfo6", "coreutils", "libacl1", "libattr1", "libgmp10", "libselinux1", "libpcre2-8-0", "findutils")
+	tools, err := vm.Unpacked(t.Context(), runtime.GOARCH, "bash", "bash", "libtinfo6", "coreutils", "libacl1", "libattr1", "libgmp10", "libselinux1", "libpcre2-8-0", "findutils", "uuid-runtime")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +78,9 @@ func runGuest(t *testing.T, logs string, with bool) (results, counts) {
 			t.Fatal(err)
 		}
 	}
-	add("/net/netfilter", filepath.Join(dir, "netfilter"))
-	add("/net/lib.sh", filepath.Join(dir, "lib.sh"))
+	for _, name := range slices.Concat(scripts, []string{"netfilter/lib.sh", "lib.sh", "net_helper.sh", "nettest"}) {
+		add("/net/"+name, filepath.Join(dir, name))
+	}
 	for _, folder := range []string{"bin", "lib"} {
 		for _, from := range []string{folder, "usr/" + folder} {
 			if _, err := os.Stat(filepath.Join(tools, from)); err == nil {
@@ -79,13 +95,12 @@ func runGuest(t *testing.T, logs string, with bool) (results, counts) {
 		t.Fatal(err)
 	}
 	add("/peers/scon.yaml", yaml)
-	// Interpolated: the hook, and the scripts.
 	hook := ""
 	if with {
 		hook = "/opt/scon.sh"
 	}
-	command := "mkdir -p /peers/counts /run/netns; mount -t bpf bpf /sys/fs/bpf\nexport PEERS=/peers KSFT_MACHINE_SLOW=yes PEERS_HOOK=" + hook + "\ncd /net/netfilter\n" +
-		"for script in " + strings.Join(guestScripts, " ") + "; do echo \"=== $script\"; timeout 1200 bash ./$script 2>&1; echo \"=== status $?\"; done\n" +
+	command := "mkdir -p /peers/counts /run/netns; mount -t bpf bpf /sys/fs/bpf\nexport PEERS=/peers KSFT_MACHINE_SLOW=yes PEERS_HOOK=" + hook + "\n" +
+		"for script in " + strings.Join(scripts, " ") + "; do cd \"/net/$(dirname $script)\"; echo \"=== ${script##*/}\"; timeout 1200 bash \"${script##*/}\" 2>&1; echo \"=== status $?\"; done\n" +
 		"echo '=== counts'; cat /peers/counts/* 2>/dev/null\nexit 0\n"
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		t.Fatal(err)
