@@ -141,6 +141,9 @@ func parseGuest(t *testing.T, out string) (results, counts) {
 			t.Errorf("SCON's status in the guest: %v", err)
 			break
 		}
+		if s.State != api.StateActive {
+			t.Errorf("SCON is %s in the guest: %s", s.State, s.Why)
+		}
 		sum.express += s.Totals.ExpressPackets
 		sum.regular += s.Totals.RegularPackets
 	}
