@@ -100,9 +100,10 @@ func (c *changes) concern(to *changer, connection *peer.Crowd) func() error {
 		if err != nil {
 			return err
 		}
+		regular := min(after-before, afterChange) // another connection may have the port, too
 		c.sent += afterChange
-		c.regular += after - before
-		if express := before + afterChange - after; express > 0 { // the first of them
+		c.regular += regular
+		if express := afterChange - regular; express > 0 { // the first of them
 			c.late = max(c.late, ends[express-1])
 		}
 		return nil
