@@ -265,7 +265,14 @@ func TestBridgedOutSpanningTree(t *testing.T) {
 	b.Sh(lab.Edge, "ip link set p1 up")
 	b.Up()
 	b.WaitHooked(1)
-	c := outward(b, "tcp").GoExpress() // once the tree is there
+	scontest.Eventually(t, "the tree is there", func() error { // ARP gives up before
+		ports := b.Sh(lab.Device, "bridge link show") + b.Sh(lab.Edge, "bridge link show")
+		if forwarding := strings.Count(ports, "state forwarding"); forwarding != 4 { // edge's two, one of device's, the container's
+			return fmt.Errorf("%d ports forward:\n%s", forwarding, ports)
+		}
+		return nil
+	})
+	c := outward(b, "tcp").GoExpress()
 	used := c.MustFlow().Oif
 	other := map[string]string{lab.Uplink: "p1", "p1": lab.Uplink}[used]
 	if state := b.Sh(lab.Device, "bridge link show dev "+other); !strings.Contains(state, "state blocking") {
