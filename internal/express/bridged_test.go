@@ -1,6 +1,7 @@
 package express_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -193,6 +194,14 @@ func TestPolicyBridgedOut(t *testing.T) {
 			c := tc.connect(b, "udp").GoExpress()
 			stops(t, c, tc.bound, func() { b.Sh(lab.Device, edge.Replace(tc.change)) })
 			b.Sh(lab.Device, edge.Replace(tc.undo))
+			// A port that comes up forwards when its operational state is up, up to a second later:
+			// net/bridge/br.c:br_device_event, net/core/link_watch.c.
+			scontest.Eventually(t, "both ports forward", func() error {
+				if ports := b.Sh(lab.Device, "bridge link show"); strings.Count(ports, "state forwarding") != 2 {
+					return errors.New(ports)
+				}
+				return nil
+			})
 			c.GoExpress()
 		})
 	}
