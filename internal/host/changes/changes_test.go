@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -123,29 +122,6 @@ func TestKernel(t *testing.T) {
 			w.watch(Options{}, roomy)
 			if got := kinds(w.notified(tc.change)); got != tc.want {
 				t.Errorf("notified of %q, want %q", got, tc.want)
-			}
-		})
-	}
-}
-
-// A tunnel gets another remote end, or none of its own.
-func TestTunnelSettings(t *testing.T) {
-	for _, kind := range []string{"ipip", "gre", "ip6tnl mode any", "ip6gre"} {
-		t.Run(kind, func(t *testing.T) {
-			local, remote, other := "10.2.0.1", "10.2.0.7", "10.2.0.8"
-			if strings.HasPrefix(kind, "ip6") {
-				local, remote, other = "fd00::1", "fd00::7", "fd00::8"
-			}
-			w := newDevice(t)
-			ends := kind + " local " + local + " remote "
-			add := "ip link add t1 type " + ends + remote
-			if out, err := exec.Command("ip", strings.Fields("-n "+w.ns+" "+strings.TrimPrefix(add, "ip "))...).CombinedOutput(); err != nil {
-				t.Skipf("not in this kernel: %s: %s", add, out)
-			}
-			w.run("ip link set t1 up")
-			w.watch(Options{}, roomy)
-			if got, want := kinds(w.notified("ip link set t1 type "+ends+other)), "link topology stale"; got != want {
-				t.Errorf("notified of %q, want %q", got, want)
 			}
 		})
 	}

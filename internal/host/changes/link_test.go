@@ -2,6 +2,8 @@ package changes
 
 import (
 	"encoding/binary"
+	"os/exec"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -42,5 +44,31 @@ func TestDeviceOfVRF(t *testing.T) { // by message: not every kernel has VRFs
 		if e, _ := k.evaluate(enslaved(tc.kind, true)); e.Stale != tc.again || e.Scope != (Scope{}) {
 			t.Errorf("%s: up again: %+v", tc.kind, e)
 		}
+	}
+}
+
+// A tunnel gets another remote end.
+func TestTunnelSettings(t *testing.T) {
+	for _, kind := range []string{"ipip", "gre", "ip6tnl mode any", "ip6gre"} {
+		t.Run(kind, func(t *testing.T) {
+			local, remote, other := "10.2.0.1", "10.2.0.7", "10.2.0.8"
+			if strings.HasPrefix(kind, "ip6") {
+				local, remote, other = "fd00::1", "fd00::7", "fd00::8"
+			}
+			w := newDevice(t)
+			ends := kind + " local " + local + " remote "
+			add := "ip link add t1 type " + ends + remote
+			if out, err := exec.Command("ip", strings.Fields("-n "+w.ns+" "+strings.TrimPrefix(add, "ip "))...).CombinedOutput(); err != nil {
+				if strings.Contains(string(out), "Unknown device type") {
+					t.Skipf("this kernel has no tunnels of kind %s", kind)
+				}
+				t.Fatalf("%s: %s", add, out)
+			}
+			w.run("ip link set t1 up")
+			w.watch(Options{}, roomy)
+			if got, want := kinds(w.notified("ip link set t1 type "+ends+other)), "link topology stale"; got != want {
+				t.Errorf("notified of %q, want %q", got, want)
+			}
+		})
 	}
 }
