@@ -173,44 +173,46 @@ func (h *host) must(cmd *exec.Cmd) {
 	}
 }
 
+// logTo sends a command's output to the file NAME.log of the logs.
+func (h *host) logTo(name string, cmd *exec.Cmd) *os.File {
+	h.t.Helper()
+	f, err := os.Create(filepath.Join(h.logs, name+".log"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = f, f
+	return f
+}
+
 // log runs a command with its output in the file NAME.log of the logs, whose path it
 // returns. That it fails is left to the suite's own report.
 func (h *host) log(name string, cmd *exec.Cmd) string {
 	h.t.Helper()
-	path := filepath.Join(h.logs, name+".log")
-	f, err := os.Create(path)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	f := h.logTo(name, cmd)
 	defer f.Close()
-	cmd.Stdout, cmd.Stderr = f, f
 	if err := cmd.Run(); err != nil {
 		fmt.Fprintf(f, "%v\n", err)
 	}
-	return path
+	return f.Name()
 }
 
 // start starts a server with its output in the file NAME.log of the logs, and waits until it
 // is ready. It ends with the host at the latest.
 func (h *host) start(name string, cmd *exec.Cmd, ready func() error) {
 	h.t.Helper()
-	path := filepath.Join(h.logs, name+".log")
-	f, err := os.Create(path)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	f := h.logTo(name, cmd)
 	defer f.Close()
-	cmd.Stdout, cmd.Stderr = f, f
 	if err := cmd.Start(); err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() { _ = cmd.Wait() })
 	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		if err = ready(); err == nil {
+		err := ready()
+		if err == nil {
 			return
 		}
 		if time.Now().After(end) {
-			text, _ := os.ReadFile(path)
+			text, _ := os.ReadFile(f.Name())
 			h.t.Fatalf("%s: %v: %s", name, err, text)
 		}
 	}
