@@ -80,7 +80,7 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 		end_connection(half, &pkt);
 		return go_regular(skb, TCP_SYN_FIN_RST);
 	}
-	reason = check_decision_in_order(skb, &pkt, half, now);
+	reason = hidden(check_decision_in_order(skb, &pkt, half, now), now);
 	/* Read once: another CPU may end a discard, which has no output device. */
 	state = *(volatile __u8 *)&half->state;
 	if (state == SLOT_DISCARD) {
@@ -98,6 +98,7 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 		reason = LEASE_ENDED;
 	if (!reason && is_bridged_out(half) && !is_learnt(half))
 		reason = COMPOSING;
+	reason = hidden(reason, now);
 	if (reason) {
 		learn_ingress(skb, &pkt, half, reason);
 		return go_regular(skb, reason);

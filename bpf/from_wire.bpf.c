@@ -66,9 +66,10 @@ static __noinline int from_wire_vxlan(struct __sk_buff *skb)
 	if (!o)
 		return go_regular(skb, NO_ENTRY);
 	now = jiffies();
-	sound = check_outer(data, skb->len, &pkt);
-	reason =
-		pkt.ending ? TCP_SYN_FIN_RST : check_decision_inner(skb, &pkt, half, now);
+	sound = hidden(check_outer(data, skb->len, &pkt), now);
+	reason = hidden(pkt.ending ? TCP_SYN_FIN_RST :
+				     check_decision_inner(skb, &pkt, half, now),
+			now);
 	if (!reason && (o->generation != shared.generation || o->origin != half->in_dev ||
 			!sound || !same_outer(skb, data, o) || skb->gso_size ||
 			!ecn_kept(((struct iphdr *)(data + IP_OFF))->tos, pkt.ip->tos)))
@@ -128,13 +129,14 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 		end_connection(half, &pkt);
 		return go_regular(skb, TCP_SYN_FIN_RST);
 	}
-	reason = check_decision_in_order(skb, &pkt, half, now);
+	reason = hidden(check_decision_in_order(skb, &pkt, half, now), now);
 	if (!reason && is_behind_odd(skb, &pkt, &shared.last_odd, now))
 		reason = LEASE_ENDED;
 	if (!reason && bridged && !(is_bridged_out(half) && is_learnt(half)))
 		reason = COMPOSING;
 	if (!v6 && !bridged)
 		from_vxlan_device(skb, &pkt, half, reason);
+	reason = hidden(reason, now);
 	if (reason && decrypted(skb))
 		return go_regular(skb, IPSEC);
 	if (reason) {

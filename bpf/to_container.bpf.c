@@ -149,7 +149,7 @@ always_inline int learn_at_port(struct __sk_buff *skb, int v6)
 		if (!skb->gso_size)
 			return TC_ACT_UNSPEC;
 	} else {
-		reason = learn_egress(skb, &pkt, half, flags);
+		reason = learn_egress(skb, &pkt, half, hidden(flags, skb->len));
 		go_regular(skb, reason ?: LEASE_ENDED);
 	}
 	if (half->flags & DEV_QUEUE || !leased(half, jiffies()))

@@ -113,5 +113,5 @@ always_inline int has_valid_checksum(struct __sk_buff *skb, const struct packet 
 	const __u32 addrs = is_ipv6(pkt) ? 32 : 8, before = ip_header(pkt) - addrs;
 
 	return l4_checksum_ok(skb, pkt->mac_header + before, pkt->len - before,
-			      pkt->key.side);
+			      hidden(pkt->key.side, skb->len));
 }

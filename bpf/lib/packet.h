@@ -18,6 +18,17 @@
 
 #define always_inline static inline __attribute__((always_inline))
 
+/*
+ * A number whose value the verifier cannot tell: what follows it walks once, not once
+ * for each value. unknown is any number that it cannot tell.
+ */
+always_inline __u64 hidden(__u64 number, __u64 unknown)
+{
+	asm volatile("%0 ^= %1" : "+r"(number) : "r"(unknown));
+	asm volatile("%0 ^= %1" : "+r"(number) : "r"(unknown));
+	return number;
+}
+
 #define IP_OFF ETH_HLEN
 #define L4_OFF (ETH_HLEN + sizeof(struct iphdr))
 #define L4_OFF6 (ETH_HLEN + sizeof(struct ipv6hdr))
