@@ -54,11 +54,15 @@ func (c *clsactHooker) filter(h Hook, ifindex int) *netlink.BpfFilter {
 }
 
 func (c *clsactHooker) attach(h Hook, ifindex int) error {
+	program, err := c.program(h, ifindex)
+	if err != nil {
+		return err
+	}
 	if err := c.ensureQdisc(ifindex); err != nil {
 		return err
 	}
 	f := c.filter(h, ifindex)
-	f.Fd = c.program(h, ifindex).FD()
+	f.Fd = program.FD()
 	return netlink.FilterReplace(f)
 }
 

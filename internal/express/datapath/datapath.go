@@ -23,7 +23,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/bpfload"
-	"github.com/scon-project/scon/internal/host/tcfilter"
 )
 
 // Half is one direction of a Conentry in the kernel's table; bpf/lib/maps.h
@@ -129,8 +128,7 @@ type Datapath struct {
 	opts     Options
 	size     size
 	inner    map[string]*ebpf.MapSpec // of arrays of maps, by their names
-	objs     expressObjects
-	shared   *ebpf.Map // holds the settings
+	objs     objects
 	memory   Memory
 	devices  map[int]expressDevice // the entries of the programs' table, by place
 	forms    map[int]form          // of hooked uplinks, by ifindex
@@ -138,7 +136,7 @@ type Datapath struct {
 	counters counterSlots
 	events   *ringbuf.Reader
 	hooker   hooker
-	programs tcfilter.Own
+	uplinks  uplinks
 	traced
 	tick    time.Duration
 	adopted bool
@@ -181,7 +179,7 @@ func Load(o Options) (_ *Datapath, err error) {
 	if d.events, err = ringbuf.NewReader(d.objs.Events); err != nil {
 		return nil, fmt.Errorf("reading the event buffer: %w", err)
 	}
-	if d.programs, err = d.programIDs(); err != nil {
+	if err := d.uplinks.own(d.objs.attached()...); err != nil {
 		return nil, err
 	}
 	if d.hooker, err = d.newHooker(); err != nil {
@@ -193,14 +191,62 @@ func Load(o Options) (_ *Datapath, err error) {
 // roomForPrograms is more than the programs take, and the verifier while it checks them.
 const roomForPrograms = 16 << 20
 
+// objects are the maps, and the programs that every daemon needs. Those of uplinks of
+// another form than usual come with the first one (uplinks.go).
+type objects struct {
+	expressMaps
+	Shared        *ebpf.Map     `ebpf:".data.shared"` // holds the settings
+	Beat          *ebpf.Program `ebpf:"scon_beat"`
+	ConntrackEnd  *ebpf.Program `ebpf:"scon_conntrack_end"`
+	FromContainer *ebpf.Program `ebpf:"scon_from_container"`
+	ToContainer   *ebpf.Program `ebpf:"scon_to_container"`
+	FromNetkit    *ebpf.Program `ebpf:"scon_from_netkit"`
+	FromWire      *ebpf.Program `ebpf:"scon_from_wire"`
+	ToWire        *ebpf.Program `ebpf:"scon_to_wire"`
+}
+
+// attached are the programs that hooks have.
+func (o *objects) attached() []*ebpf.Program {
+	return []*ebpf.Program{o.FromContainer, o.ToContainer, o.FromNetkit, o.FromWire, o.ToWire}
+}
+
+// pinned are the maps that outlast the daemon.
+func (o *objects) pinned() map[string]*ebpf.Map {
+	return map[string]*ebpf.Map{
+		expressMapBuckets:    o.Buckets,
+		expressMapCandidates: o.Candidates,
+		expressMapConentries: o.Conentries,
+		expressMapDevices:    o.Devices,
+		expressMapEvents:     o.Events,
+		expressMapOuters:     o.Outers,
+		expressMapRegular:    o.Regular,
+		expressMapSent:       o.Sent,
+		mapSettings:          o.Shared,
+	}
+}
+
+func (o *objects) Close() error {
+	errs := []error{o.expressMaps.Close(), o.Shared.Close(), o.Beat.Close(), o.ConntrackEnd.Close()}
+	for _, p := range o.attached() {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// spec reads the BPF object, and sets it for this machine and the options.
+func (d *Datapath) spec() (*ebpf.CollectionSpec, error) {
+	spec, err := loadExpress()
+	if err != nil {
+		return nil, fmt.Errorf("reading the BPF object: %w", err)
+	}
+	return spec, d.configure(spec)
+}
+
 // loadObjects loads the programs over the pinned maps if they fit, otherwise
 // over new maps that replace the pinned ones.
 func (d *Datapath) loadObjects() error {
-	spec, err := loadExpress()
+	spec, err := d.spec()
 	if err != nil {
-		return fmt.Errorf("reading the BPF object: %w", err)
-	}
-	if err := d.configure(spec); err != nil {
 		return err
 	}
 	d.inner = map[string]*ebpf.MapSpec{
@@ -221,13 +267,24 @@ func (d *Datapath) loadObjects() error {
 		}
 	}
 
-	// The section with the settings is no member of expressMaps.
-	var objs struct {
-		expressObjects
-		Shared *ebpf.Map `ebpf:".data.shared"`
+	if err := load(spec, &d.objs, pinned); err != nil {
+		return err
 	}
-	err = bpfload.LoadAndAssign(spec, &objs, &ebpf.CollectionOptions{MapReplacements: pinned})
-	d.objs, d.shared = objs.expressObjects, objs.Shared
+	if d.adopted {
+		return nil
+	}
+	if err := outlast(d.opts.PinDir); err != nil {
+		return err
+	}
+	return pinMaps(d.opts.PinDir, d.objs.pinned())
+}
+
+// load loads what has a field in to, over maps that are there.
+func load(spec *ebpf.CollectionSpec, to any, there map[string]*ebpf.Map) error {
+	err := bpfload.LoadAndAssign(spec, to, &ebpf.CollectionOptions{MapReplacements: there})
+	if err == nil {
+		return nil
+	}
 	if errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("loading the BPF programs: %w (root or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON are needed)", err)
 	}
@@ -236,26 +293,7 @@ func (d *Datapath) loadObjects() error {
 			return fmt.Errorf("loading the BPF programs: %w", err)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnsupported, err)
-	}
-	if d.adopted {
-		return nil
-	}
-	if err := outlast(d.opts.PinDir); err != nil {
-		return err
-	}
-	return pinMaps(d.opts.PinDir, map[string]*ebpf.Map{
-		expressMapBuckets:    d.objs.Buckets,
-		expressMapCandidates: d.objs.Candidates,
-		expressMapConentries: d.objs.Conentries,
-		expressMapDevices:    d.objs.Devices,
-		expressMapEvents:     d.objs.Events,
-		expressMapOuters:     d.objs.Outers,
-		expressMapRegular:    d.objs.Regular,
-		expressMapSent:       d.objs.Sent,
-		mapSettings:          d.shared,
-	})
+	return fmt.Errorf("%w: %w", ErrUnsupported, err)
 }
 
 // configure sets the sizes of maps and the constants of the programs.
@@ -298,7 +336,7 @@ func (d *Datapath) mapMemory() error {
 	if err != nil {
 		return err
 	}
-	settings, err := d.mmap(d.shared, pinSettings)
+	settings, err := d.mmap(d.objs.Shared, pinSettings)
 	if err != nil {
 		return err
 	}
@@ -335,22 +373,6 @@ func (d *Datapath) initSettings() error {
 	return nil
 }
 
-func (d *Datapath) programIDs() (tcfilter.Own, error) {
-	own := make(tcfilter.Own)
-	for _, h := range allHooks {
-		for f := range forms {
-			info, err := h.program(&d.objs.expressPrograms, f).Info()
-			if err != nil {
-				return nil, fmt.Errorf("open program %s: %w", h, err)
-			}
-			if id, ok := info.ID(); ok {
-				own[id] = true
-			}
-		}
-	}
-	return own, nil
-}
-
 // Adopted reports whether Load took over a pinned table.
 func (d *Datapath) Adopted() bool { return d.adopted }
 
@@ -366,10 +388,7 @@ func (d *Datapath) Tick() time.Duration { return d.tick }
 // EndFilter is the file descriptor of a socket filter for the messages of
 // connections that leave conntrack: it ends their Conentries, reports that as the
 // programs do, and passes messages that it cannot read. It is valid until Close.
-func (d *Datapath) EndFilter() int { return d.objs.SconConntrackEnd.FD() }
-
-// Programs are those that Attach attaches.
-func (d *Datapath) Programs() tcfilter.Own { return d.programs }
+func (d *Datapath) EndFilter() int { return d.objs.ConntrackEnd.FD() }
 
 // Mode is "tcx" or "clsact".
 func (d *Datapath) Mode() string { return d.hooker.mode() }
@@ -385,7 +404,7 @@ func (d *Datapath) Beat() error {
 		program, _, size, _ uint32
 		frame, _            uint64
 		rest                [12]uint32
-	}{program: uint32(d.objs.SconBeat.FD()), size: minFrame, frame: uint64(uintptr(unsafe.Pointer(&d.frame)))}
+	}{program: uint32(d.objs.Beat.FD()), size: minFrame, frame: uint64(uintptr(unsafe.Pointer(&d.frame)))}
 	_, _, errno := unix.RawSyscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(&test)), unsafe.Sizeof(test))
 	if errno != 0 {
 		return fmt.Errorf("running the heartbeat program: %w", errno)
@@ -408,7 +427,7 @@ func (d *Datapath) Close() error {
 		errs = append(errs, d.munmap(name))
 	}
 	d.memory = Memory{}
-	errs = append(errs, d.objs.Close(), d.shared.Close())
+	errs = append(errs, d.uplinks.close(), d.objs.Close())
 	return errors.Join(errs...)
 }
 

@@ -10,11 +10,14 @@ import (
 
 // Program is what Attach would attach at a hook, for running it on one packet.
 func (d *Datapath) Program(h Hook) *ebpf.Program {
-	return h.program(&d.objs.expressPrograms, usual)
+	p, _ := d.program(h, 0) // no device: usual
+	return p
 }
 
 // ProgramAt is the one that Attach would attach at a tracked device.
-func (d *Datapath) ProgramAt(h Hook, ifindex int) *ebpf.Program { return d.program(h, ifindex) }
+func (d *Datapath) ProgramAt(h Hook, ifindex int) (*ebpf.Program, error) {
+	return d.program(h, ifindex)
+}
 
 // NextEvent returns the next event that is there already, and whether there
 // was one.

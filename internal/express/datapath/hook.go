@@ -41,27 +41,6 @@ func (h Hook) String() string {
 // them, so that express packets skip none.
 func (h Hook) egress() bool { return h == ToWire || h == ToContainer }
 
-// form is that of packets at an uplink, or of their way there: each has programs of its own.
-type form int
-
-const (
-	usual   form = iota
-	bare         // without a MAC header
-	bridged      // of a port of the containers' bridge
-	forms
-)
-
-// program returns the one for a hook.
-func (h Hook) program(p *expressPrograms, f form) *ebpf.Program {
-	switch h {
-	case ToWire:
-		return [forms]*ebpf.Program{p.SconToWire, p.SconToWireBare, p.SconToWireBridged}[f]
-	case FromWire:
-		return [forms]*ebpf.Program{p.SconFromWire, p.SconFromWireBare, p.SconFromWireBridged}[f]
-	}
-	return map[Hook]*ebpf.Program{FromContainer: p.SconFromContainer, ToContainer: p.SconToContainer, FromNetkit: p.SconFromNetkit}[h]
-}
-
 // Attached is one hook on one device.
 type Attached struct {
 	Hook    Hook
@@ -82,7 +61,7 @@ type hooker interface {
 }
 
 // chooser returns the program of a hook at a device.
-type chooser func(h Hook, ifindex int) *ebpf.Program
+type chooser func(h Hook, ifindex int) (*ebpf.Program, error)
 
 func (d *Datapath) newHooker() (hooker, error) {
 	o := d.opts
@@ -90,7 +69,7 @@ func (d *Datapath) newHooker() (hooker, error) {
 	if o.ForceClsact {
 		return clsact, nil
 	}
-	if have, err := haveTCX(&d.objs.expressPrograms); err != nil || !have {
+	if have, err := haveTCX(d.objs.ToWire); err != nil || !have {
 		return clsact, err
 	}
 	// After a kernel upgrade tc filters may be left.
@@ -102,11 +81,11 @@ func (d *Datapath) newHooker() (hooker, error) {
 
 // haveTCX attaches a program that touches nothing to the loopback device,
 // which every namespace has.
-func haveTCX(programs *expressPrograms) (bool, error) {
+func haveTCX(toWire *ebpf.Program) (bool, error) {
 	const loopback = 1
 	l, err := link.AttachTCX(link.TCXOptions{
 		Interface: loopback,
-		Program:   programs.SconToWire,
+		Program:   toWire,
 		Attach:    ebpf.AttachTCXEgress,
 	})
 	if errors.Is(err, ebpf.ErrNotSupported) {
@@ -119,10 +98,23 @@ func haveTCX(programs *expressPrograms) (bool, error) {
 }
 
 // program returns the one of a hook for a tracked device.
-func (d *Datapath) program(h Hook, ifindex int) *ebpf.Program {
+func (d *Datapath) program(h Hook, ifindex int) (*ebpf.Program, error) {
+	switch h {
+	case FromContainer:
+		return d.objs.FromContainer, nil
+	case ToContainer:
+		return d.objs.ToContainer, nil
+	case FromNetkit:
+		return d.objs.FromNetkit, nil
+	}
 	d.counters.mu.Lock()
-	defer d.counters.mu.Unlock()
-	return h.program(&d.objs.expressPrograms, d.forms[ifindex])
+	f := d.forms[ifindex]
+	d.counters.mu.Unlock()
+	pair, err := d.uplinkPrograms(f)
+	if h == FromWire {
+		return pair.FromWire, err
+	}
+	return pair.ToWire, err
 }
 
 // Attach hooks a tracked device. Hooking it again replaces the program by the

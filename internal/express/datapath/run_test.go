@@ -128,7 +128,11 @@ func (b *bed) runOnce(prepare func(), h datapath.Hook, data []byte, ctx skb) res
 	}
 	before := b.counters(int(ctx.Ifindex))
 	prepare()
-	r := runProgram(b.t, b.ns, b.ProgramAt(h, int(ctx.Ifindex)), data, ctx)
+	program, err := b.ProgramAt(h, int(ctx.Ifindex))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	r := runProgram(b.t, b.ns, program, data, ctx)
 	r.reason = counted(b.t, before, b.counters(int(ctx.Ifindex)))
 	return r
 }

@@ -41,12 +41,16 @@ func (t *tcxHooker) attach(h Hook, ifindex int) error {
 
 // link attaches the program of a hook.
 func (t *tcxHooker) link(h Hook, ifindex int) (link.Link, error) {
+	program, err := t.program(h, ifindex)
+	if err != nil {
+		return nil, err
+	}
 	if h == FromNetkit {
 		return link.AttachNetkit(link.NetkitOptions{
-			Interface: ifindex, Program: t.program(h, ifindex), Attach: ebpf.AttachNetkitPeer, Anchor: link.Tail(),
+			Interface: ifindex, Program: program, Attach: ebpf.AttachNetkitPeer, Anchor: link.Tail(),
 		})
 	}
-	opts := link.TCXOptions{Interface: ifindex, Program: t.program(h, ifindex)}
+	opts := link.TCXOptions{Interface: ifindex, Program: program}
 	if h.egress() {
 		opts.Attach, opts.Anchor = ebpf.AttachTCXEgress, link.Head()
 	} else {
@@ -65,7 +69,11 @@ func (t *tcxHooker) update(path string, h Hook, ifindex int) (bool, error) {
 	if err == nil {
 		defer l.Close()
 		if device(l) == ifindex {
-			return true, l.Update(t.program(h, ifindex))
+			program, err := t.program(h, ifindex)
+			if err != nil {
+				return true, err
+			}
+			return true, l.Update(program)
 		}
 	}
 	// The device is gone, or the pin is no link. The name is SCON's: remove

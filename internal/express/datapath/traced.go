@@ -101,7 +101,7 @@ func (d *Datapath) attachTraced(spec *ebpf.CollectionSpec, types *btf.Cache, o e
 			tracedMapConentries: d.objs.Conentries,
 			tracedMapBuckets:    d.objs.Buckets,
 			tracedMapEvents:     d.objs.Events,
-			mapSettings:         d.shared,
+			mapSettings:         d.objs.Shared,
 		},
 	})
 	if err != nil {

@@ -121,7 +121,7 @@ func New(o Options) (*Hooks, error) {
 			dp: o.Datapath, log: o.Logger, newGeneration: o.NewGeneration, touches: o.TouchesTunnel,
 			open: make(map[int]*tunnel),
 		},
-		programs: newPrograms(o.Datapath.Programs(), o.Logger),
+		programs: newPrograms(o.Datapath.Programs, o.Logger),
 		declared: newDeclared(o.Regular),
 		backlog:  newBacklog(),
 		schedule: newSchedule(),

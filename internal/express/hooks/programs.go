@@ -56,8 +56,12 @@ const (
 	calm     = time.Minute
 )
 
-func newPrograms(own tcfilter.Own, log *slog.Logger) programs {
-	return programs{arranged: own.Arranged, log: log, seen: make(map[place]arrangement), left: make(map[place]string)}
+// newPrograms takes what returns SCON's programs.
+func newPrograms(own func() tcfilter.Own, log *slog.Logger) programs {
+	arranged := func(ifindex int, at ebpf.AttachType, known uint64) (tcfilter.Arrangement, bool, error) {
+		return own().Arranged(ifindex, at, known)
+	}
+	return programs{arranged: arranged, log: log, seen: make(map[place]arrangement), left: make(map[place]string)}
 }
 
 // why returns why a device is left to the programs of others, "" if it is not.

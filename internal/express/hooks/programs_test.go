@@ -39,7 +39,7 @@ func wantRemoved(t *testing.T, log *bytes.Buffer) {
 // without programs of others.
 func TestProgramsOfRemovedDevice(t *testing.T) {
 	log, text := newLog()
-	p := newPrograms(nil, log)
+	p := newPrograms(func() tcfilter.Own { return nil }, log)
 	at := place{removedIndex, ebpf.AttachTCXIngress}
 	p.left[at] = "contested"
 	hook := datapath.FromContainer
@@ -55,7 +55,7 @@ func TestProgramsOfRemovedDevice(t *testing.T) {
 // A device whose programs cannot be read stays regular until they can.
 func TestProgramsUnreadable(t *testing.T) {
 	log, text := newLog()
-	p := newPrograms(nil, log)
+	p := newPrograms(func() tcfilter.Own { return nil }, log)
 	var failure error
 	var now tcfilter.Arrangement
 	p.arranged = func(_ int, _ ebpf.AttachType, known uint64) (tcfilter.Arrangement, bool, error) {
