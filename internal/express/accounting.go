@@ -22,14 +22,15 @@ func counting() bool {
 // countRegular adds conntrack's counters to flows, where it has some.
 func countRegular(ct *conntrack.Client, flows []api.Flow) error {
 	byTuple := make(map[conntrack.Tuple]*api.Flow, len(flows))
+	all := make([]conntrack.Tuple, len(flows))
 	for i := range flows {
 		tuple, err := tracked(flows[i])
 		if err != nil {
 			return err
 		}
-		byTuple[tuple] = &flows[i]
+		byTuple[tuple], all[i] = &flows[i], tuple
 	}
-	return ct.DumpCounters(func(c conntrack.Counted) {
+	return ct.Counters(all, func(c conntrack.Counted) {
 		f := byTuple[c.Orig]
 		if f == nil || c.Zone != 0 { // no Conentry is in a zone
 			return

@@ -213,7 +213,11 @@ func trackedConns(b *scontest.Bed) (all []conntrack.Counted) {
 			return err
 		}
 		defer ct.Close()
-		return ct.DumpCounters(func(c conntrack.Counted) { all = append(all, c) })
+		var tuples []conntrack.Tuple
+		if err := ct.Dump(func(c conntrack.Conn) { tuples = append(tuples, c.Orig) }); err != nil {
+			return err
+		}
+		return ct.Counters(tuples, func(c conntrack.Counted) { all = append(all, c) })
 	})
 	if err != nil {
 		b.T.Fatal(err)

@@ -1,8 +1,11 @@
 package conntrack
 
 import (
+	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -33,15 +36,26 @@ type Counted struct {
 	Counters [2]Counters // of the original and the reply direction
 }
 
-// DumpCounters calls fn for every connection that is counted, as Dump does.
-func (c *Client) DumpCounters(fn func(Counted)) error {
-	err := do(c.dump, msgGet, unix.NLM_F_DUMP, unix.AF_UNSPEC, nil, func(m nlmsg.Message) {
-		if counted, ok := parseCounted(m.Data); ok {
-			fn(counted)
+// Counters calls fn for each of several connections that is counted, given by tuples of
+// either direction, with few system calls. It costs as much as there are tuples, however
+// many connections conntrack has.
+func (c *Client) Counters(all []Tuple, fn func(Counted)) error {
+	for part := range slices.Chunk(all, askedAtOnce) {
+		requests := make([]nlmsg.Request, len(part))
+		for i, t := range part {
+			requests[i] = nlmsg.Request{Type: msgGet, Data: appendQuestion(nil, t)}
 		}
-	})
-	if err != nil {
-		return fmt.Errorf("dump the counters of connections: %w", err)
+		var refused error
+		err := c.single.Each(requests, func(_ int, m nlmsg.Message, err error) {
+			if err != nil && !errors.Is(err, unix.ENOENT) {
+				refused = err
+			} else if counted, ok := parseCounted(m.Data); err == nil && ok {
+				fn(counted)
+			}
+		})
+		if err = cmp.Or(err, refused); err != nil {
+			return fmt.Errorf("read the counters of connections: %w", err)
+		}
 	}
 	return nil
 }

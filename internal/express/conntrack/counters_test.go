@@ -40,11 +40,11 @@ func send(t *testing.T, ns string) (orig Tuple) {
 	}
 }
 
-// counters are those of each connection that is counted.
-func counters(t *testing.T, client *Client) map[Tuple]Counted {
+// counters are those of each connection among tuples that is counted.
+func counters(t *testing.T, client *Client, tuples ...Tuple) map[Tuple]Counted {
 	t.Helper()
 	all := make(map[Tuple]Counted)
-	if err := client.DumpCounters(func(c Counted) { all[c.Orig] = c }); err != nil {
+	if err := client.Counters(tuples, func(c Counted) { all[c.Orig] = c }); err != nil {
 		t.Fatal(err)
 	}
 	return all
@@ -54,7 +54,7 @@ func counters(t *testing.T, client *Client) map[Tuple]Counted {
 var sent = [2]Counters{{Packets: 3, Bytes: 3 * 128}, {}}
 
 // Connections are counted that began while they should be.
-func TestDumpCounters(t *testing.T) {
+func TestCounters(t *testing.T) {
 	ns, client := tracked(t)
 	uncounted := send(t, ns)
 	nstest.Run(t, ns, "sysctl -q -w net.netfilter.nf_conntrack_acct=1")
@@ -63,12 +63,20 @@ func TestDumpCounters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := counters(t, client)
+	unknown := Tuple{Proto: unix.IPPROTO_UDP, Src: counted.Dst, Dst: netip.MustParseAddrPort("10.9.0.9:9")}
+	all := counters(t, client, uncounted, unknown, counted.Reverse())
 	if c := all[counted]; c.Counters != sent || c.ID != conn.ID || c.Zone != 0 {
 		t.Errorf("got %+v, want %+v of connection %d", c, sent, conn.ID)
 	}
-	if c, ok := all[uncounted]; ok {
-		t.Errorf("counted: %+v", c)
+	if len(all) != 1 {
+		t.Errorf("counted: %+v", all)
+	}
+	many := make([]Tuple, 3*askedAtOnce)
+	for i := range many {
+		many[i] = unknown
+	}
+	if all := counters(t, client, append(many, counted)...); len(all) != 1 {
+		t.Errorf("counted behind many that are unknown: %+v", all)
 	}
 }
 
@@ -84,7 +92,7 @@ func TestCountersStay(t *testing.T) {
 	if err != nil {
 		t.Logf("refused: %v", err)
 	}
-	if c := counters(t, client)[tuple]; c.Counters != sent {
+	if c := counters(t, client, tuple)[tuple]; c.Counters != sent {
 		t.Errorf("set to %+v: docs/accounting.md is out of date", c)
 	}
 }
