@@ -168,10 +168,10 @@ func TestPolicyBridgedOut(t *testing.T) {
 			connect: inward, change: "bridge link set dev eth0 locked on\nbridge fdb del EDGE dev eth0 master", undo: "bridge link set dev eth0 locked off",
 		},
 		"the machine's MAC address at another port": {
-			connect: outward, change: "bridge fdb replace EDGE dev veth1 master static", undo: "bridge fdb del EDGE dev veth1 master",
+			connect: outward, change: "bridge fdb replace EDGE dev veth1 master static sticky", undo: "bridge fdb del EDGE dev veth1 master",
 		},
 		"the container's MAC address at another port": {
-			connect: inward, change: "bridge fdb replace 02:42:ac:11:00:02 dev eth0 master static", undo: "bridge fdb del 02:42:ac:11:00:02 dev eth0 master",
+			connect: inward, change: "bridge fdb replace 02:42:ac:11:00:02 dev eth0 master static sticky", undo: "bridge fdb del 02:42:ac:11:00:02 dev eth0 master",
 		},
 		"what nobody announces": {
 			connect: outward, change: "sysctl -q -w net.bridge.bridge-nf-call-iptables=1", undo: "iptables-nft -D DOCKER-USER 1", bound: scontest.Lease,
