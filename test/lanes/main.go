@@ -1,5 +1,5 @@
-// Lanes runs "go test -json" with its arguments, in two concurrent lanes: most tests
-// wait for timers and leases, so that a single lane leaves half of the processors idle.
+// Lanes runs "go test -json" with its arguments, in concurrent lanes: most tests wait
+// for timers and leases, so that a single lane leaves most of the processors idle.
 // Each lane has its own mount namespace, runs its packages one after the other, and
 // prints whole lines.
 //
@@ -19,12 +19,12 @@ import (
 	"sync"
 )
 
-// second are the packages of the second lane: guests, machines in namespaces, and
-// programs. All others, among them the tests that depend most on timing, are in the
-// first lane.
-var second = []string{
-	"cmd/", "internal/cli", "internal/express/rules", "internal/pipe", "lab/", "libsconpipe/",
-	"test/bed/", "test/differential", "test/docker", "test/docs", "test/kernels", "test/upgrade",
+// lanes are the packages of the lanes, by what their paths begin with, each about as long
+// as the others ("make slow"). All other packages are in the last lane.
+var lanes = [...][]string{
+	{"internal/express/", "test/faults/", "test/pitfalls/"},
+	{"cmd/", "internal/pipe/", "lab/", "libsconpipe/", "test/differential/"},
+	{""},
 }
 
 // modules are the folders of the modules.
@@ -52,7 +52,7 @@ func run(args []string) error {
 	if pkg != "" {
 		return (&output{}).lane(args, []work{{moduleOf(pkg), []string{pkg}}})
 	}
-	var lanes [2][]work
+	var all [len(lanes)][]work
 	for _, module := range modules {
 		list, err := exec.Command("go", "list", "-C", module, "./...").Output()
 		if err != nil {
@@ -60,22 +60,19 @@ func run(args []string) error {
 		}
 		var packages [len(lanes)][]string
 		for _, pkg := range strings.Fields(string(list)) {
-			i := 0
-			if slices.ContainsFunc(second, func(prefix string) bool { return strings.Contains(pkg+"/", "/scon/"+prefix) }) {
-				i = 1
-			}
+			i := laneOf(pkg)
 			packages[i] = append(packages[i], pkg)
 		}
 		for i, some := range packages {
 			if len(some) > 0 {
-				lanes[i] = append(lanes[i], work{module, some})
+				all[i] = append(all[i], work{module, some})
 			}
 		}
 	}
 	var out output
 	var errs [len(lanes)]error
 	var running sync.WaitGroup
-	for i, lane := range lanes {
+	for i, lane := range all {
 		running.Go(func() { errs[i] = out.lane(args, lane) })
 	}
 	running.Wait()
@@ -95,6 +92,13 @@ func parse(args []string) (flags []string, pkg string) {
 		args, pkg = args[:last], args[last]
 	}
 	return slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == all }), pkg
+}
+
+// laneOf returns the number of a package's lane.
+func laneOf(pkg string) int {
+	return slices.IndexFunc(lanes[:], func(lane []string) bool {
+		return slices.ContainsFunc(lane, func(prefix string) bool { return strings.Contains(pkg+"/", "/scon/"+prefix) })
+	})
 }
 
 // moduleOf returns the module that a package is in.

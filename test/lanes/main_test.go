@@ -32,3 +32,18 @@ func TestModuleOf(t *testing.T) {
 		}
 	}
 }
+
+// Each package is in one lane: the first that names it, or the last.
+func TestLaneOf(t *testing.T) {
+	for pkg, want := range map[string]int{
+		"github.com/scon-project/scon/internal/express":          0,
+		"github.com/scon-project/scon/internal/express/datapath": 0,
+		"github.com/scon-project/scon/lab/test/kernels":          1,
+		"github.com/scon-project/scon/test/kernels":              2,
+		"github.com/scon-project/scon/internal/pin":              2,
+	} {
+		if got := laneOf(pkg); got != want {
+			t.Errorf("%s is in lane %d, want %d", pkg, got, want)
+		}
+	}
+}
