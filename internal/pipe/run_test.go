@@ -107,13 +107,7 @@ func TestRunIsTCPMusl(t *testing.T) {
 func testIsTCP(t *testing.T, test func(socket string) *exec.Cmd) {
 	t.Helper()
 	b, socket := serve(t, nil)
-	ns := nstest.New(t)
-	table := func(preloaded bool) string {
-		cmd := test(socket)
-		if !preloaded {
-			cmd.Env = nil
-			cmd.Args = slices.DeleteFunc(cmd.Args, func(arg string) bool { return strings.HasPrefix(arg, "LD_PRELOAD=") })
-		}
+	table := func(ns string, cmd *exec.Cmd) string {
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		// Its children end with it, also if it fails.
@@ -129,7 +123,16 @@ func testIsTCP(t *testing.T, test func(socket string) *exec.Cmd) {
 		}
 		return out.String()
 	}
-	want, got := strings.Split(table(false), "\n"), strings.Split(table(true), "\n")
+	plain, preloaded := test(socket), test(socket)
+	plain.Env = nil
+	plain.Args = slices.DeleteFunc(plain.Args, func(arg string) bool { return strings.HasPrefix(arg, "LD_PRELOAD=") })
+	var byTCP string
+	ns, other := nstest.New(t), nstest.New(t)
+	var both sync.WaitGroup
+	both.Go(func() { byTCP = table(other, plain) })
+	byPipe := table(ns, preloaded)
+	both.Wait()
+	want, got := strings.Split(byTCP, "\n"), strings.Split(byPipe, "\n")
 	for i := range max(len(want), len(got)) {
 		if i >= len(want) || i >= len(got) || want[i] != got[i] {
 			around := func(lines []string) string {
