@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "../src/pipe.h"
@@ -110,7 +111,7 @@ void fd_disconnect(int fd)
 
 void each_fd(void (*fn)(int fd, void *arg), void *arg)
 {
-	_Alignas(struct dirent64) char buf[4096];
+	_Alignas(struct dirent) char buf[4096];
 	int dir = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd;
 	ssize_t n, at;
 
@@ -120,9 +121,10 @@ void each_fd(void (*fn)(int fd, void *arg), void *arg)
 				fn(fd, arg);
 		return;
 	}
-	while ((n = getdents64(dir, (void *)buf, sizeof(buf))) > 0) {
+	/* musl has no getdents64() since 1.2.4; struct dirent is the kernel's in both. */
+	while ((n = syscall(SYS_getdents64, dir, buf, sizeof(buf))) > 0) {
 		for (at = 0; at < n;) {
-			struct dirent64 *d = (struct dirent64 *)(buf + at);
+			struct dirent *d = (struct dirent *)(buf + at);
 
 			at += d->d_reclen;
 			fd = atoi(d->d_name);

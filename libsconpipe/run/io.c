@@ -344,12 +344,12 @@ ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t at, int flags
 			real()->pwritev2(fd, iov, count, at, flags));
 }
 
-ssize_t preadv64v2(int fd, const struct iovec *iov, int count, off64_t at, int flags)
+ssize_t preadv64v2(int fd, const struct iovec *iov, int count, off_t at, int flags)
 {
 	return preadv2(fd, iov, count, at, flags);
 }
 
-ssize_t pwritev64v2(int fd, const struct iovec *iov, int count, off64_t at, int flags)
+ssize_t pwritev64v2(int fd, const struct iovec *iov, int count, off_t at, int flags)
 {
 	return pwritev2(fd, iov, count, at, flags);
 }
