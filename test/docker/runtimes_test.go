@@ -132,7 +132,7 @@ func TestPodman(t *testing.T) {
 	s := newSCON(t, m)
 	run("first")
 	s.wantExpressFrom(t, "first", m.netnsOf(pid("first")))
-	podman("network", "create", "blue")
+	podman("network", "create", "--disable-dns", "blue") // without aardvark-dns netavark cannot take one with names down
 	run("second", "--network", "blue")
 	s.wantExpressFrom(t, "second", m.netnsOf(pid("second")))
 	podman("rm", "--force", "--time=0", "second")
