@@ -2,7 +2,7 @@ package express
 
 // clang finds no source in /bpf, and leaves its lines out of the types.
 //go:generate sh -c "go tool bpf2go -output-dir datapath -go-package datapath -target bpfel -cc clang -cflags \"-O2 -g -Wall -Werror -mcpu=v3 -fdebug-prefix-map=${DOLLAR}(cd ../../bpf && pwd)=/bpf\" -type half -type outer -type event -type event6 -type event_kind express ../../bpf/express.bpf.c"
-// The lines of the source and the labels of jumps are most of the object. Only the log of a verifier that refuses it has
+// Where the lines belong, and the labels of jumps, are most of the object. Only the log of a verifier that refuses it has
 // the lines, and nothing has the labels.
 //go:generate llvm-objcopy --remove-section .BTF.ext --remove-section .rel.BTF.ext --wildcard --strip-symbol LBB* datapath/express_bpfel.o
 //go:generate go tool bpf2go -output-dir datapath -go-package datapath -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3" traced ../../bpf/traced.bpf.c

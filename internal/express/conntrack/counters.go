@@ -46,7 +46,7 @@ func (c *Client) Counters(all []Tuple, fn func(Counted)) error {
 			requests[i] = nlmsg.Request{Type: msgGet, Data: appendQuestion(nil, t)}
 		}
 		var refused error
-		err := c.single.Each(requests, func(_ int, m nlmsg.Message, err error) {
+		err := c.dump.Each(requests, func(_ int, m nlmsg.Message, err error) {
 			if err != nil && !errors.Is(err, unix.ENOENT) {
 				refused = err
 			} else if counted, ok := parseCounted(m.Data); err == nil && ok {

@@ -19,6 +19,9 @@ func (d *Datapath) ProgramAt(h Hook, ifindex int) (*ebpf.Program, error) {
 	return d.program(h, ifindex)
 }
 
+// Refuse has the programs of bridges' ports refused.
+func (d *Datapath) Refuse(err error) { d.uplinks.err[bridged] = err }
+
 // NextEvent returns the next event that is there already, and whether there
 // was one.
 func (d *Datapath) NextEvent() (Event, bool, error) {

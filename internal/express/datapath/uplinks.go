@@ -27,7 +27,7 @@ const (
 type uplinks struct {
 	mu     sync.Mutex
 	loaded [forms]uplinkPair
-	err    [forms]error // why the kernel does not take them: it is not asked again
+	err    [forms]error // why the verifier refuses them: it is not asked again
 	ids    tcfilter.Own // of all programs that hooks may have; never changed, but replaced
 }
 
@@ -54,7 +54,7 @@ func (d *Datapath) uplinkPrograms(f form) (uplinkPair, error) {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if errors.Is(err, ErrUnsupported) {
+	if refused := new(ebpf.VerifierError); errors.As(err, &refused) {
 		u.err[f] = err
 	}
 	if err == nil {
@@ -67,6 +67,9 @@ func (p uplinkPair) close() error { return errors.Join(p.FromWire.Close(), p.ToW
 
 // loadUplinks loads the programs of a form over the maps of all others.
 func (d *Datapath) loadUplinks(f form) (uplinkPair, error) {
+	if err := checkRoom(roomForPrograms); err != nil {
+		return uplinkPair{}, fmt.Errorf("loading the BPF programs: %w", err)
+	}
 	spec, err := d.spec()
 	if err != nil {
 		return uplinkPair{}, err
