@@ -23,7 +23,7 @@ import (
 // as the others ("make slow"). All other packages are in the last lane.
 var lanes = [...][]string{
 	{"internal/express/", "test/faults/", "test/pitfalls/"},
-	{"cmd/", "internal/pipe/", "lab/", "libsconpipe/", "test/differential/"},
+	{"cmd/", "internal/pipe/", "internal/startup/docker/", "lab/", "libsconpipe/", "test/differential/", "test/packages/"},
 	{""},
 }
 
