@@ -85,6 +85,16 @@ mkdir /run/home
 ln -s "$1" /run/home/scon
 `
 
+// services prints the ends of the services' logs, and where the kernel has their threads.
+const services = `
+tail -n 50 /run/scon/scon.log /run/scon/*/scon.log
+for task in /proc/[0-9]*/task/[0-9]*; do
+	case $(cat $task/comm) in
+	scon*) echo "$task $(cat $task/wchan)"; cat $task/stack ;;
+	esac
+done 2>/dev/null
+`
+
 // host is a machine of the documents, with a Docker engine.
 type host struct{ *machine.Machine }
 
@@ -226,6 +236,8 @@ func TestSessions(t *testing.T) {
 			for _, b := range here {
 				for _, s := range b.steps {
 					if diff := h.run(t, s); diff != "" {
+						out, _ := h.Command("sh", "-c", services).CombinedOutput()
+						t.Logf("logs of the services, and where their threads are:\n%s", out)
 						t.Fatalf("%s:%d: %s: %s\nwant\n%s", name, s.line, s.command, diff, strings.Join(s.output, "\n"))
 					}
 				}
