@@ -22,7 +22,7 @@ type tree struct {
 var stubs = map[string]string{
 	"go": `case "$*" in
 "env GOVERSION") echo "go${HAS:-1.26.8}" ;;
-"env GOROOT") echo /goroot ;;
+"env GOROOT") echo "$STUBS/goroot" ;;
 "env GOOS") echo linux ;;
 "env GOARCH") echo amd64 ;;
 "env GOMODCACHE") echo "${GOMODCACHE:-$HOME/go/pkg/mod}" ;;
@@ -37,7 +37,7 @@ esac`,
 	"cc":         `case "$*" in *-static*) [ -z "${NO_STATIC:-}" ] ;; *-E*) [ -z "${NO_OPENSSL:-}" ] ;; esac || exit 1`,
 	"sudo":       `printf '%s\n' "$@" >"$STUBS/sudo.args"`,
 	"ar":         `: >"$2"`,
-	"dpkg-query": "", "objcopy": "", "gofmt": "",
+	"dpkg-query": "", "objcopy": "", "goroot/bin/gofmt": "",
 }
 
 func newTree(t *testing.T) *tree {
