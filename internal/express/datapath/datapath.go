@@ -193,9 +193,10 @@ const roomForPrograms = 16 << 20
 
 // objects are the maps, and the programs that every daemon needs. Those of uplinks of
 // another form than usual come with the first one (uplinks.go).
+//
+// The programs are first: they are loaded in order, and where no file can be opened, the
+// library takes a map for a missing feature of the kernel, but no program.
 type objects struct {
-	expressMaps
-	Shared        *ebpf.Map     `ebpf:".data.shared"` // holds the settings
 	Beat          *ebpf.Program `ebpf:"scon_beat"`
 	ConntrackEnd  *ebpf.Program `ebpf:"scon_conntrack_end"`
 	FromContainer *ebpf.Program `ebpf:"scon_from_container"`
@@ -203,6 +204,8 @@ type objects struct {
 	FromNetkit    *ebpf.Program `ebpf:"scon_from_netkit"`
 	FromWire      *ebpf.Program `ebpf:"scon_from_wire"`
 	ToWire        *ebpf.Program `ebpf:"scon_to_wire"`
+	expressMaps
+	Shared *ebpf.Map `ebpf:".data.shared"` // holds the settings
 }
 
 // attached are the programs that hooks have.
