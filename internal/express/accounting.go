@@ -32,7 +32,7 @@ func countRegular(ct *conntrack.Client, flows []api.Flow) error {
 	}
 	return ct.Counters(all, func(c conntrack.Counted) {
 		f := byTuple[c.Orig]
-		if f == nil || c.Zone != 0 { // no Conentry is in a zone
+		if f == nil {
 			return
 		}
 		orig, reply := c.Counters[0], c.Counters[1]

@@ -31,13 +31,12 @@ type Counters struct {
 // net.netfilter.nf_conntrack_acct was 1 when the connection began.
 type Counted struct {
 	Orig     Tuple
-	ID       uint32 // Conn.ID
-	Zone     uint16
+	ID       uint32      // Conn.ID
 	Counters [2]Counters // of the original and the reply direction
 }
 
 // Counters calls fn for each of several connections that is counted, given by tuples of
-// either direction, with few system calls. It costs as much as there are tuples, however
+// either direction and in no zone, with few system calls. It costs as much as there are tuples, however
 // many connections conntrack has.
 func (c *Client) Counters(all []Tuple, fn func(Counted)) error {
 	for part := range slices.Chunk(all, askedAtOnce) {
@@ -72,8 +71,6 @@ func parseCounted(b []byte) (c Counted, ok bool) {
 			c.Orig = parseTuple(data)
 		case attrID:
 			c.ID = be32(data)
-		case attrZone:
-			c.Zone = be16(data)
 		case attrCountersOrig:
 			c.Counters[0], ok = parseCounters(data), true
 		case attrCountersReply:

@@ -18,6 +18,20 @@ var wires = map[string]datapath.Delivery{
 	"usual": {}, "without MAC headers": {Bare: true}, "bridged": {Bridged: true, Longest: longest},
 }
 
+// infoOf is what the kernel says of the program that Attach would attach at a hook of the wire.
+func (b *bed) infoOf(h datapath.Hook) *ebpf.ProgramInfo {
+	b.t.Helper()
+	p, err := b.ProgramAt(h, b.wire)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	info, err := p.Info()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return info
+}
+
 // The programs of other forms than usual come with the first uplink that needs them, and
 // are known as SCON's from then on.
 func TestProgramsComeWithUplinks(t *testing.T) {
@@ -30,15 +44,7 @@ func TestProgramsComeWithUplinks(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, h := range datapath.UplinkHooks {
-				p, err := b.ProgramAt(h, b.wire)
-				if err != nil {
-					t.Fatal(err)
-				}
-				info, err := p.Info()
-				if err != nil {
-					t.Fatal(err)
-				}
-				id, _ := info.ID()
+				id, _ := b.infoOf(h).ID()
 				if had := before[id]; had != (name == "usual") || !b.Programs()[id] {
 					t.Errorf("%s: %s was SCON's: %v, is: %v", name, h, had, b.Programs()[id])
 				}
@@ -65,15 +71,7 @@ func TestVerifierWalksOnce(t *testing.T) {
 	b := newBed(t)
 	verified := make(map[string]uint32)
 	add := func(h datapath.Hook, form string) {
-		p, err := b.ProgramAt(h, b.wire)
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, err := p.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, ok := info.VerifiedInstructions()
+		n, ok := b.infoOf(h).VerifiedInstructions()
 		if !ok {
 			t.Skip("this kernel does not say how many instructions its verifier walked through (Linux 5.16)")
 		}
