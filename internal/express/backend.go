@@ -48,7 +48,7 @@ func inLoop[T any](b backend, fn func(*Daemon) (T, error)) (result T, err error)
 // for long.
 func (b backend) count() error {
 	for from := uint32(0); ; {
-		next, err := inLoop(b, func(d *Daemon) (uint32, error) { return d.table.Count(from, pieceSlots), nil })
+		next, err := inLoop(b, func(d *Daemon) (uint32, error) { return d.table.Count(from, pieceLength), nil })
 		if err != nil || next == 0 {
 			return err
 		}

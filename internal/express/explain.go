@@ -168,7 +168,11 @@ func (v view) flowFindings(f api.Flow) []api.Finding {
 func (v view) elsewhereFinding(f api.Flow) (finding api.Finding, is bool) {
 	tuple, err := tracked(f)
 	e := v.table.Lookup(tuple)
-	if err != nil || e == nil || e.Elsewhere == nil {
+	if err != nil || e == nil {
+		return finding, false
+	}
+	elsewhere, is := v.table.Strays(e)
+	if !is {
 		return finding, false
 	}
 	name := func(port int) string {
@@ -180,8 +184,8 @@ func (v view) elsewhereFinding(f api.Flow) (finding api.Finding, is bool) {
 	return api.Finding{
 		Level: "warn",
 		What: fmt.Sprintf("packets from %s enter at %s, where they go regular (seen %s ago)",
-			e.Elsewhere.Tuple.Src, name(e.Elsewhere.Port), numbers.Millis(time.Since(e.Elsewhere.At).Milliseconds())),
-		Why:    fmt.Sprintf("the connection began by %s: its container routes these packets by another of its networks now, or another one forges them", name(e.Port)),
+			elsewhere.Tuple.Src, name(elsewhere.Port), numbers.Millis(time.Since(elsewhere.At).Milliseconds())),
+		Why:    fmt.Sprintf("the connection began by %s: its container routes these packets by another of its networks now, or another one forges them", name(e.Port())),
 		Remedy: "let the container send packets of that address by the network that has it ('ip route get' in the container), or open the connection anew",
 	}, true
 }

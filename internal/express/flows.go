@@ -17,18 +17,18 @@ import (
 // is given. It never holds the loop for long: a heartbeat is due between two
 // pieces of the table. Conentries that come or go meanwhile may be left out.
 func (b backend) eachFlow(container string, fn func(view, api.Flow)) error {
-	for piece := uint32(0); ; {
-		next, err := inLoop(b, func(d *Daemon) (uint32, error) { return d.view().flows(container, piece, fn) })
+	for from := uint32(0); ; {
+		next, err := inLoop(b, func(d *Daemon) (uint32, error) { return d.view().flows(container, from, fn) })
 		if err != nil || next == 0 {
 			return err
 		}
-		piece = next
+		from = next
 	}
 }
 
 // flows calls fn for the flows of a piece of the table, and with the last one for
 // all discards, which are few.
-func (v view) flows(container string, piece uint32, fn func(view, api.Flow)) (next uint32, err error) {
+func (v view) flows(container string, from uint32, fn func(view, api.Flow)) (next uint32, err error) {
 	var ports []*hooks.Port
 	if container != "" {
 		if ports, err = v.portsOf(container); err != nil {
@@ -39,8 +39,8 @@ func (v view) flows(container string, piece uint32, fn func(view, api.Flow)) (ne
 		p := v.hooks.Ports()[index]
 		return p != nil && (container == "" || slices.Contains(ports, p))
 	}
-	next = v.table.Piece(piece, pieceSlots, func(e *contable.Conentry) {
-		if wanted(e.Port) || wanted(e.Peer) {
+	next = v.table.Piece(from, pieceLength, func(e *contable.Conentry) {
+		if wanted(e.Port()) || wanted(e.Peer()) {
 			fn(v, v.flow(e))
 		}
 	})
@@ -64,7 +64,7 @@ func sortFlows(flows []api.Flow) {
 }
 
 func (v view) flow(e *contable.Conentry) api.Flow {
-	p, peer := v.hooks.Ports()[e.Port], v.hooks.Ports()[e.Peer]
+	p, peer := v.hooks.Ports()[e.Port()], v.hooks.Ports()[e.Peer()]
 	f := v.table.Flow(e, time.Now())
 	flow := api.Flow{
 		Container:      p.Container.Name,
@@ -81,7 +81,7 @@ func (v view) flow(e *contable.Conentry) api.Flow {
 		AgeMS:          f.Age.Milliseconds(),
 		IdleMS:         f.Idle.Milliseconds(),
 		LeaseMS:        f.Left.Milliseconds(),
-		LeaseLimitMS:   e.Lease.Milliseconds(),
+		LeaseLimitMS:   e.Lease().Milliseconds(),
 		LeasePackets:   v.table.LeasePackets(e),
 		LeaseBound:     v.composer.LeaseOf(e),
 	}

@@ -26,9 +26,9 @@ const restInterval = 10 * time.Second
 // attach some of them, too.
 const longestBlind = 5 * time.Second
 
-// pieceSlots is how many slots of the table the loop visits, for a reader or to
+// pieceLength is how many Conentries of the table the loop visits, for a reader or to
 // sweep them, before it goes on with other work: some milliseconds.
-const pieceSlots = 1 << 13
+const pieceLength = 1 << 12
 
 // sweeper looks for idle Conentries piece by piece. It belongs to the loop.
 type sweeper struct {
@@ -371,9 +371,9 @@ func (d *Daemon) pollSilent(now time.Time) {
 // counted.
 func (d *Daemon) sweepPiece(from uint32) (next uint32) {
 	now := time.Now()
-	d.tcp.UpdateSilent(from, pieceSlots, now)
-	d.composer.Let(from, pieceSlots, now)
-	if next = d.table.Sweep(from, pieceSlots, now); next == 0 {
+	d.tcp.UpdateSilent(from, pieceLength, now)
+	d.composer.DecideLeases(from, pieceLength, now)
+	if next = d.table.Sweep(from, pieceLength, now); next == 0 {
 		d.remember(now)
 	}
 	return next

@@ -35,22 +35,22 @@ func TestSweeper(t *testing.T) {
 	const slots = 1 << 22
 	s, most, sweeps := newSweeper(), uint32(0), 0
 	var next uint32
-	for range 3 * slots / pieceSlots {
+	for range 3 * slots / pieceLength {
 		s.start() // as often as the ticker likes
 		<-s.due
 		s.piece(func(from uint32) uint32 {
 			if from != next {
 				t.Fatalf("a piece from slot %d on, want %d", from, next)
 			}
-			most = max(most, min(pieceSlots, slots-from))
-			if next = from + pieceSlots; next >= slots {
+			most = max(most, min(pieceLength, slots-from))
+			if next = from + pieceLength; next >= slots {
 				next = 0
 				sweeps++
 			}
 			return next
 		})
 	}
-	if sweeps != 3 || most > pieceSlots || len(s.due) > 0 {
+	if sweeps != 3 || most > pieceLength || len(s.due) > 0 {
 		t.Errorf("%d sweeps, %d slots at once", sweeps, most)
 	}
 }

@@ -102,28 +102,28 @@ const (
 	spareInVain = 10
 )
 
-// allow reports whether a container may have another candidate looked at.
-func (c *Composer) allow(a *account, now time.Time) bool {
+// payers are what the time that a candidate takes counts for; none if it is not looked at.
+type payers []*usage
+
+// allow returns who pays for another candidate of a container, or that it has too many.
+func (c *Composer) allow(a *account, now time.Time) (payers, Refusal) {
 	if a.candidates.allow(now, candidatesPerSecond, candidatesAtOnce) {
-		c.payers = append(c.payers, &c.time)
-		return true
+		return payers{&c.time}, ""
 	}
 	if a.spare.lately(now) >= spareShare*(mostTime-c.time.lately(now)) {
-		return false
+		return nil, TooMany
 	}
-	c.payers = append(c.payers, &c.time, &a.spare)
-	return true
+	return payers{&c.time, &a.spare}, ""
 }
 
-// spend says how long it took to look at the latest candidate, if it was allowed.
-func (c *Composer) spend(took time.Duration, inVain bool) {
-	if inVain && len(c.payers) > 1 {
+// spend says how long it took to look at the candidate.
+func (p payers) spend(took time.Duration, inVain bool) {
+	if inVain && len(p) > 1 {
 		took *= spareInVain
 	}
-	for _, u := range c.payers {
+	for _, u := range p {
 		u.seconds += took.Seconds()
 	}
-	c.payers = c.payers[:0]
 }
 
 // usage is how much of the loop's time was taken, of which a second ago a third counts.

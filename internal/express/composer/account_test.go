@@ -3,6 +3,9 @@ package composer
 import (
 	"testing"
 	"time"
+
+	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/datapath"
 )
 
 // claimant is a container that wants candidates looked at.
@@ -15,16 +18,16 @@ type claimant struct {
 // ask has containers ask for some seconds, and returns the seconds that it took to look at
 // what was allowed.
 func ask(seconds int, took time.Duration, all ...*claimant) (spent float64) {
-	c := New(Options{})
+	c := New(Options{Table: contable.New(datapath.Memory{}, contable.Options{})})
 	now := time.Unix(1000, 0)
 	for range seconds * 1000 {
 		now = now.Add(time.Millisecond)
 		for i, a := range all {
 			for range a.wants {
-				if c.allow(c.account(i), now) {
+				if payers, why := c.allow(c.account(i), now); why == "" {
 					a.got++
 					spent += took.Seconds()
-					c.spend(took, a.inVain)
+					payers.spend(took, a.inVain)
 				}
 			}
 		}

@@ -35,14 +35,13 @@ func (c *Composer) RulesChanged(change *rules.Change, now time.Time) (everything
 	if q.everything != "" {
 		return q.everything
 	}
-	c.letByRule = true // the rule may be gone, whether it matched or not
+	c.leases.ruleGone = true // whether it matched or not
 	for _, e := range q.concerned {
-		if c.keepByRule(subjectOf(e), e.Conn) {
-			c.refuse(e.Port, PerPacketRule)
+		if c.keepByRule(subjectOf(e), c.table.Conn(e)) {
+			c.refuse(e.Port(), PerPacketRule)
 			c.table.Retire(e, now)
 		} else {
-			c.table.SetLease(e, c.lease, boundUntilRead) // a rule may bound it now
-			e.Reading = c.reading - 1
+			c.outdate(e) // a rule may bound it now
 			c.withdraw(e, now)
 		}
 		c.retired++
@@ -94,12 +93,11 @@ func (q *inquiry) askAll(k kind, all []candidate) {
 		return
 	}
 	q.kind = k
-	asked, ok := q.ask(k.subject, all[0].e.Conn)
+	asked, ok := q.ask(k.subject, all[0].conn(k))
 	if !ok {
 		q.concern(all)
 		return
 	}
-	asked.Status = k.status
 	if differ, may := q.may(all, &asked); may {
 		q.search(all, differ, &asked)
 	}
@@ -108,8 +106,8 @@ func (q *inquiry) askAll(k kind, all []candidate) {
 // concern takes those that are concerned, but for what the index has not forgotten yet.
 func (q *inquiry) concern(all []candidate) {
 	for _, x := range all {
-		if !x.e.Gone && kindOf(x.e) == q.kind {
-			q.concerned = append(q.concerned, x.e)
+		if e := q.table.Live(x.ref); e != nil && q.kind.is(e) {
+			q.concerned = append(q.concerned, e)
 		}
 	}
 	if len(q.concerned) > q.most {
@@ -124,7 +122,7 @@ func (q *inquiry) may(all []candidate, asked *rules.Conn) (differ difference, ma
 		return differ, false
 	}
 	differ = differences(all)
-	asked.Orig, asked.Reply = all[0].e.Conn.Orig, all[0].e.Conn.Reply
+	asked.Conn = all[0].conn(q.kind)
 	asked.Shared = differ.shared(asked.Orig.Src.Addr())
 	return differ, q.change.MayConcern(*asked)
 }
@@ -132,7 +130,7 @@ func (q *inquiry) may(all []candidate, asked *rules.Conn) (differ difference, ma
 // search finds those that the change concerns among some of which it may concern one.
 func (q *inquiry) search(all []candidate, differ difference, asked *rules.Conn) {
 	if differ == (difference{}) { // one, or a connection that is gone and has begun again
-		asked.Orig, asked.Reply, asked.Shared = all[0].e.Conn.Orig, all[0].e.Conn.Reply, nil
+		asked.Conn, asked.Shared = all[0].conn(q.kind), nil
 		if q.change.Concerns(*asked) {
 			q.concern(all)
 		}

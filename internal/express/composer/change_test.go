@@ -24,13 +24,19 @@ func (a *asking) MayConcern(c rules.Conn) bool {
 
 func (a *asking) Concerns(c rules.Conn) bool { return a.MayConcern(c) }
 
+// end is one of a candidate's addresses.
+func (x candidate) end(i int) netip.Addr {
+	conn := x.conn(kind{is4: true})
+	return rules.Ends(&conn)[i].Addr()
+}
+
 // sharesAddr reports whether an address of a connection may be that of a candidate.
 func sharesAddr(c rules.Conn, x candidate, end int) bool {
 	known := 32
 	if c.Shared != nil {
 		known = int(c.Shared[end].Addr)
 	}
-	return netip.PrefixFrom(rules.Ends(&c.Conn)[end].Addr(), known).Contains(rules.Ends(&x.e.Conn)[end].Addr())
+	return netip.PrefixFrom(rules.Ends(&c.Conn)[end].Addr(), known).Contains(x.end(end))
 }
 
 // sharesPort is that of a port.
@@ -65,13 +71,19 @@ func TestFindsConcerned(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(1, 1))
+			table, _ := newTable(many)
 			var all []candidate
+			var of kind
 			for i := range many {
 				own, other := ends(i, r)
-				e := &contable.Conentry{}
-				e.Conn.Orig = conntrack.Tuple{Src: own, Dst: other}
-				e.Conn.Reply = conntrack.Tuple{Src: other, Dst: netip.AddrPortFrom(host, own.Port())}
-				all = append(all, candidateOf(e))
+				conn := conntrack.Conn{
+					Orig: conntrack.Tuple{Src: own, Dst: other}, Reply: conntrack.Tuple{Src: other, Dst: netip.AddrPortFrom(host, own.Port())},
+				}
+				e, err := table.Compose(contable.End{Port: 7}, conn.Orig, conn, time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				all, of = append(all, candidateOf(e.Ref(), table.Conn(e))), kindOf(e, conn)
 			}
 			one := all[r.IntN(many)]
 			for what, matches := range map[string]func(rules.Conn) bool{
@@ -81,7 +93,7 @@ func TestFindsConcerned(t *testing.T) {
 			} {
 				want := 0
 				for _, x := range all {
-					if matches(rules.Conn{Conn: x.e.Conn}) {
+					if matches(rules.Conn{Conn: x.conn(of)}) {
 						want++
 					}
 				}
@@ -89,7 +101,7 @@ func TestFindsConcerned(t *testing.T) {
 					continue // of one server, or one port
 				}
 				a := &asking{matches: matches}
-				q := inquiry{change: a, kind: kindOf(one.e), start: time.Now().Add(time.Hour), most: fewConcerned} // not late, however slow the machine is
+				q := inquiry{Composer: &Composer{table: table}, change: a, kind: of, start: time.Now().Add(time.Hour), most: fewConcerned} // not late, however slow the machine is
 				q.search(all, differences(all), new(rules.Conn))
 				t.Logf("%s: %d questions", what, a.questions)
 				if len(q.concerned) != want || q.everything != "" || a.questions > most {

@@ -61,6 +61,22 @@ type composing struct {
 	halves [][]datapath.Half
 }
 
+// newTable returns a table in ordinary memory, and its slots.
+func newTable(connections int) (*contable.Table, [][]datapath.Half) {
+	pages := 4*connections/datapath.PageSlots + 1
+	m := datapath.Memory{
+		Halves: make([][]datapath.Half, pages), Outers: make([][]datapath.Outer, pages),
+		Buckets: make([]datapath.Bucket, 1<<14), Settings: &datapath.Settings{Generation: 1, Seed: 1}, Candidates: make([]uint64, 1<<16),
+	}
+	for i := range m.Halves {
+		m.Halves[i] = make([]datapath.Half, datapath.PageSlots)
+	}
+	return contable.New(m, contable.Options{
+		Connections: 2 * connections, PerContainer: 2 * connections, Idle: time.Minute, Lease: time.Second,
+		LeasePackets: 65536, Tick: 4 * time.Millisecond,
+	}), m.Halves
+}
+
 func newComposing(t testing.TB, connections int) *composing {
 	t.Helper()
 	ns := nstest.New(t)
@@ -100,20 +116,10 @@ func newComposing(t testing.TB, connections int) *composing {
 			}})
 		}
 	})
-	pages := 4*connections/datapath.PageSlots + 1
-	m := datapath.Memory{
-		Halves: make([][]datapath.Half, pages), Outers: make([][]datapath.Outer, pages),
-		Buckets: make([]datapath.Bucket, 1<<14), Settings: &datapath.Settings{Generation: 1, Seed: 1}, Candidates: make([]uint64, 1<<16),
-	}
-	for i := range m.Halves {
-		m.Halves[i] = make([]datapath.Half, datapath.PageSlots)
-	}
-	c.halves = m.Halves
+	var table *contable.Table
+	table, c.halves = newTable(connections)
 	c.Composer = New(Options{
-		Table: contable.New(m, contable.Options{
-			Connections: 2 * connections, PerContainer: 2 * connections, Idle: time.Minute, Lease: time.Second,
-			LeasePackets: 65536, Tick: 4 * time.Millisecond,
-		}),
+		Table:     table,
 		Conntrack: c.ct, Ports: port, Rules: port, Lease: time.Second, LeaseMax: time.Minute,
 		Keep: func(int, datapath.Kept) {},
 	})

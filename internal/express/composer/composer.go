@@ -92,13 +92,10 @@ type Composer struct {
 	leaseMax time.Duration
 	discards bool
 	keep     func(port int, k datapath.Kept)
-	limits   Limits
-	reading  uint32 // number of the state by which leases are decided
+	leases   leases
 
 	accounts map[int]*account // by port
 	time     usage            // by all candidates
-	payers   []*usage         // for the candidate that is looked at: none if it was not allowed
-	lets     limiter          // of the time for leases that are decided again
 	kept     map[conntrack.Tuple]subject
 	ends     map[conntrack.Tuple]oneEnd
 	recheck  recheck
@@ -108,9 +105,7 @@ type Composer struct {
 	refused     map[Refusal]uint64
 	retired     uint64 // by changes of rules that concerned them
 
-	index     index
-	letByRule bool // leases that a rule bounds are decided again, from the next sweep on
-	byRule    bool // in this sweep
+	index index
 }
 
 // New returns a Composer that has composed nothing yet.
@@ -122,7 +117,7 @@ func New(o Options) *Composer {
 		rules:    o.Rules,
 		lease:    o.Lease,
 		leaseMax: o.LeaseMax,
-		limits:   Limits{Unwatched: boundUntilRead},
+		leases:   newLeases(o.Table.Places()),
 		discards: o.Discards,
 		keep:     o.Keep,
 		accounts: make(map[int]*account),
@@ -171,7 +166,7 @@ type Candidate struct {
 type question struct {
 	number int // among the candidates
 	at     *discover.Port
-	payers []*usage
+	payers payers
 	placed *contable.Conentry // that awaits release, nil if there is none
 	why    Refusal
 }
@@ -188,21 +183,22 @@ func (c *Composer) Candidates(all []Candidate, now time.Time) (composed []int) {
 			continue
 		}
 		if entry := c.table.Lookup(k.Tuple); entry != nil {
-			c.conclude(question{at: p, why: c.join(entry, p, k.Tuple, now)}, time.Since(began))
+			payers, why := c.join(entry, p, k.Tuple, now)
+			c.conclude(question{at: p, payers: payers, why: why}, time.Since(began))
 			continue
 		}
-		if why := c.admit(p, now); why != "" {
+		payers, why := c.admit(p, now)
+		if why != "" {
 			c.refuse(k.Port, why)
 			continue
 		}
-		asked = append(asked, question{number: i, at: p, payers: slices.Clone(c.payers)})
-		c.payers = c.payers[:0]
+		asked = append(asked, question{number: i, at: p, payers: payers})
 		tuples = append(tuples, k.Tuple)
 	}
 	for i, answer := range c.ct.GetAll(tuples) {
 		q, before, waiting := &asked[i], c.composed, len(c.unconfirmed)
 		if entry := c.table.Lookup(tuples[i]); entry != nil {
-			q.why = c.join(entry, q.at, tuples[i], now)
+			_, q.why = c.join(entry, q.at, tuples[i], now)
 		} else {
 			q.why = c.compose(q.at, tuples[i], answer, now)
 		}
@@ -218,7 +214,6 @@ func (c *Composer) Candidates(all []Candidate, now time.Time) (composed []int) {
 		if q.placed != nil {
 			q.why = refused[q.placed]
 		}
-		c.payers = append(c.payers[:0], q.payers...)
 		c.conclude(q, time.Since(began)/time.Duration(len(asked)))
 	}
 	return composed
@@ -229,19 +224,17 @@ func (c *Composer) conclude(q question, took time.Duration) {
 	if q.why != "" {
 		c.refuse(q.at.Index, q.why)
 	}
-	c.spend(took, q.why != "")
+	q.payers.spend(took, q.why != "")
 }
 
-// admit returns why a container's candidate is not looked at, "" if it is.
-func (c *Composer) admit(p *discover.Port, now time.Time) Refusal {
+// admit returns who pays for the time that a container's candidate takes, or why it is not
+// looked at.
+func (c *Composer) admit(p *discover.Port, now time.Time) (payers, Refusal) {
 	a := c.account(p.Index)
 	if a.paused {
-		return Paused
+		return nil, Paused
 	}
-	if !c.allow(a, now) {
-		return TooMany
-	}
-	return ""
+	return c.allow(a, now)
 }
 
 // compose places a Conentry for a connection of a container, of which conntrack has an
@@ -288,8 +281,10 @@ func (c *Composer) compose(p *discover.Port, tuple conntrack.Tuple, answer connt
 
 // placed takes up a Conentry that is new in the table.
 func (c *Composer) placed(e *contable.Conentry) {
-	c.recheck.add(e)
-	c.index.add(e)
+	c.leases.forget(e)
+	conn := c.table.Conn(e)
+	c.recheck.add(e, conn.ID)
+	c.index.add(e, conn)
 }
 
 // release gives the Conentries that have just been placed their leases, without which no
@@ -300,11 +295,11 @@ func (c *Composer) placed(e *contable.Conentry) {
 // and why.
 func (c *Composer) release(now time.Time) map[*contable.Conentry]Refusal {
 	refused := make(map[*contable.Conentry]Refusal)
-	all := slices.DeleteFunc(c.unconfirmed, func(e *contable.Conentry) bool { return e.Gone })
-	for i, answer := range c.ct.MakeLiberal(tuplesOf(all)) {
+	all := slices.DeleteFunc(c.unconfirmed, (*contable.Conentry).Gone)
+	for i, answer := range c.ct.MakeLiberal(c.tuplesOf(all)) {
 		e, fits := all[i], c.confirm(all[i], answer, now)
-		if fits && (e.Conn.Orig.Proto != protoTCP || answer.Conn.Liberal()) {
-			c.let(e, answer.Conn)
+		if fits && (answer.Conn.Orig.Proto != protoTCP || answer.Conn.Liberal()) {
+			c.decideLease(e, answer.Conn)
 			continue
 		}
 		c.table.Retire(e, now)
@@ -322,19 +317,20 @@ func (c *Composer) release(now time.Time) map[*contable.Conentry]Refusal {
 // confirmAll asks conntrack again about Conentries. One whose connection conntrack judges by
 // sequence numbers again has another entry, which took the old one's place.
 func (c *Composer) confirmAll(all []*contable.Conentry, now time.Time) {
-	for i, answer := range c.ct.GetAll(tuplesOf(all)) {
+	tuples := c.tuplesOf(all)
+	for i, answer := range c.ct.GetAll(tuples) {
 		e := all[i]
-		judged := e.Conn.Orig.Proto == protoTCP && !e.Untracked && !answer.Conn.Liberal()
+		judged := tuples[i].Proto == protoTCP && !e.Untracked && !answer.Conn.Liberal()
 		if judged || !c.confirm(e, answer, now) {
 			c.table.Retire(e, now)
 		}
 	}
 }
 
-func tuplesOf(all []*contable.Conentry) []conntrack.Tuple {
+func (c *Composer) tuplesOf(all []*contable.Conentry) []conntrack.Tuple {
 	tuples := make([]conntrack.Tuple, len(all))
 	for i, e := range all {
-		tuples[i] = e.Conn.Orig
+		tuples[i] = c.table.Orig(e)
 	}
 	return tuples
 }
@@ -347,11 +343,11 @@ func (c *Composer) confirm(e *contable.Conentry, answer conntrack.Answer, now ti
 	if e.Untracked {
 		return errors.Is(answer.Err, conntrack.ErrNotFound)
 	}
-	if answer.Err != nil || !conn.Same(e.Conn) || c.Unfit(conn) != "" {
+	if answer.Err != nil || !c.table.Same(e, conn) || c.Unfit(conn) != "" {
 		return false
 	}
-	if conn.Mark != e.Conn.Mark {
-		e.Conn.Mark = conn.Mark
+	if conn.Mark != e.Mark {
+		e.Mark = conn.Mark
 		return c.table.Withdraw(e)
 	}
 	return true

@@ -15,7 +15,7 @@ const allPorts = 0
 
 // Destroyed removes the Conentry of a connection that has left conntrack.
 func (c *Composer) Destroyed(gone conntrack.Destroyed, now time.Time) {
-	if e := c.table.Lookup(gone.Orig); e != nil && e.Conn.ID == gone.ID {
+	if e := c.table.Lookup(gone.Orig); e != nil && c.table.Conn(e).ID == gone.ID {
 		c.table.Retire(e, now)
 	}
 }

@@ -1,7 +1,6 @@
 package composer
 
 import (
-	"cmp"
 	"math"
 	"time"
 
@@ -64,36 +63,93 @@ const (
 	boundUntilRead   = "what it depends on is being read"
 )
 
-// Deciding about leases again may take letPerSecond seconds of the loop's time in a second,
-// and letAtOnce in one piece of a sweep.
+// Deciding about leases again may take againPerSecond seconds of the loop's time in a second,
+// and againAtOnce in one piece of a sweep.
 const (
-	letPerSecond = 0.3
-	letAtOnce    = 5 * time.Millisecond
+	againPerSecond = 0.3
+	againAtOnce    = 5 * time.Millisecond
 )
 
 // Conntrack takes a UDP connection for a stream when a packet passes streamAfter or later
 // after its first answer.
 const streamAfter = 2 * time.Second
 
+// leases are what is known of the leases of Conentries.
+type leases struct {
+	limits   Limits
+	reading  uint32    // number of the state by which leases are decided, never 0
+	decided  []decided // by Conentry.Number
+	bounds   bounds    // that there are
+	time     limiter   // of deciding again
+	ruleGone bool      // leases that a rule bounds are decided again, from the next sweep on
+	byRule   bool      // in this sweep
+}
+
+// decided is how the lease of a Conentry was decided.
+type decided struct {
+	reading uint32 // number of the state by which it was, 0 for none
+	bound   uint32 // number of what bounds it
+}
+
+// bounds number what bounds leases.
+type bounds struct {
+	texts   []string
+	numbers map[string]uint32
+}
+
+func newLeases(conentries int) leases {
+	l := leases{limits: Limits{Unwatched: boundUntilRead}, reading: 1, decided: make([]decided, conentries), bounds: bounds{numbers: make(map[string]uint32)}}
+	l.bounds.number(boundUntilRead)
+	return l
+}
+
+func (b *bounds) number(text string) uint32 {
+	n, known := b.numbers[text]
+	if !known {
+		n = uint32(len(b.texts))
+		b.texts, b.numbers[text] = append(b.texts, text), n
+	}
+	return n
+}
+
+// set notes what bounds the lease of a Conentry, by the state of now.
+func (l *leases) set(e *contable.Conentry, bound string) {
+	l.decided[e.Number()] = decided{l.reading, l.bounds.number(bound)}
+}
+
+// forget has the lease of a Conentry decided again.
+func (l *leases) forget(e *contable.Conentry) { l.decided[e.Number()] = decided{} }
+
+// bound returns what bounds the lease of a Conentry.
+func (l *leases) bound(e *contable.Conentry) string {
+	return l.bounds.texts[l.decided[e.Number()].bound]
+}
+
 // SetLimits takes up what bounds all leases.
 func (c *Composer) SetLimits(l Limits) {
-	if l != c.limits {
-		c.limits = l
+	if l != c.leases.limits {
+		c.leases.limits = l
 		c.shorten()
 	}
 }
 
 // shorten makes all leases short until each is decided again.
 func (c *Composer) shorten() {
-	c.reading++
-	c.table.ShortenLeases(boundUntilRead)
+	c.leases.reading++
+	c.table.All(c.outdate)
 }
 
-// let decides about the lease of a Conentry, of which conntrack has conn.
-func (c *Composer) let(e *contable.Conentry, conn conntrack.Conn) {
+// outdate makes the lease of a Conentry short until it is decided again.
+func (c *Composer) outdate(e *contable.Conentry) {
+	c.table.SetLease(e, c.lease)
+	c.leases.forget(e)
+}
+
+// decideLease decides about the lease of a Conentry, of which conntrack has conn.
+func (c *Composer) decideLease(e *contable.Conentry, conn conntrack.Conn) {
 	lease, bound := c.leaseOf(e, conn)
-	c.table.SetLease(e, lease, bound)
-	e.Reading = c.reading
+	c.table.SetLease(e, lease)
+	c.leases.set(e, bound)
 }
 
 // leaseOf returns the lease of a Conentry, and what bounds it.
@@ -117,11 +173,11 @@ func (c *Composer) leaseKept(e *contable.Conentry, conn conntrack.Conn) (lease t
 		}
 	}
 	if !e.Untracked {
-		limit(min(conn.Timeout, c.limits.timeout(conn))/3, BoundByConntrack)
+		limit(min(conn.Timeout, c.leases.limits.timeout(conn))/3, BoundByConntrack)
 	}
-	limit(c.limits.Neighbour*3/4, BoundByNeighbour)
-	limit(c.limits.Reachable*3/2, BoundByReachable)
-	limit(c.limits.Table/3, BoundByTable)
+	limit(c.leases.limits.Neighbour*3/4, BoundByNeighbour)
+	limit(c.leases.limits.Reachable*3/2, BoundByReachable)
+	limit(c.leases.limits.Table/3, BoundByTable)
 	return max(lease, c.lease), bound
 }
 
@@ -130,13 +186,13 @@ func (c *Composer) leaseKept(e *contable.Conentry, conn conntrack.Conn) (lease t
 // group moves them; Options.Lease where the states of neighbours choose.
 func (c *Composer) movedAfter(e *contable.Conentry) (after time.Duration, bound string) {
 	after = time.Duration(math.MaxInt64)
-	if !c.limits.NeighbourChoosesNexthop && c.limits.Nexthop == 0 || !c.table.Spread(e) {
+	if !c.leases.limits.NeighbourChoosesNexthop && c.leases.limits.Nexthop == 0 || !c.table.Spread(e) {
 		return after, ""
 	}
-	if c.limits.Nexthop > 0 {
-		after, bound = c.limits.Nexthop/3, BoundByNexthop
+	if c.leases.limits.Nexthop > 0 {
+		after, bound = c.leases.limits.Nexthop/3, BoundByNexthop
 	}
-	if c.limits.NeighbourChoosesNexthop && c.lease < after {
+	if c.leases.limits.NeighbourChoosesNexthop && c.lease < after {
 		after, bound = c.lease, BoundByChoice
 	}
 	return after, bound
@@ -159,7 +215,7 @@ func (c *Composer) shortBy(e *contable.Conentry, conn conntrack.Conn) string {
 		return BoundByLegacy
 	case c.table.Tunneled(e):
 		return BoundByOverlay
-	case c.hasMST(e.Port) || c.hasMST(e.Peer):
+	case c.hasMST(e.Port()) || c.hasMST(e.Peer()):
 		return BoundByMST
 	case !e.Untracked && !conn.Replied():
 		return BoundByNoReply
@@ -169,16 +225,16 @@ func (c *Composer) shortBy(e *contable.Conentry, conn conntrack.Conn) string {
 	switch _, silence := c.SilentRule(e); {
 	case silence == rules.FullSilence:
 		return BoundByRule
-	case silence == rules.MarkSilence && !c.recheck.watchMark(e):
+	case silence == rules.MarkSilence && !c.recheck.watchMark(e, c.table.Live):
 		return BoundByMarks
 	}
-	if c.limits.Unwatched != "" {
-		return c.limits.Unwatched
+	if c.leases.limits.Unwatched != "" {
+		return c.leases.limits.Unwatched
 	}
 	if conn.Orig.Src.Addr().Is4() {
-		return c.limits.Learnt4
+		return c.leases.limits.Learnt4
 	}
-	return c.limits.Learnt6
+	return c.leases.limits.Learnt6
 }
 
 // hasMST reports whether a port's bridge has MST; 0 is no port.
@@ -190,65 +246,79 @@ func (c *Composer) hasMST(port int) bool {
 // SilentRule finds a rule that depends on what changes without an announcement, and
 // that packets of a Conentry may reach.
 func (c *Composer) SilentRule(e *contable.Conentry) (rule rules.Rule, silence rules.Silence) {
-	asked, ok := c.ask(subjectOf(e), e.Conn)
+	asked, ok := c.ask(subjectOf(e), c.table.Conn(e))
 	if !ok {
 		return rule, rules.FullSilence
 	}
 	return c.rules.Silent(asked)
 }
 
-// Let decides about leases in n slots of the table, as contable.Table.Piece has them,
-// where something may have changed. It is called once a second for each piece.
-func (c *Composer) Let(from, n uint32, now time.Time) {
+// DecideLeases decides again about leases in n places of the table, as contable.Table.Piece
+// has them, where something may have changed. It is called once a second for each piece.
+func (c *Composer) DecideLeases(from, n uint32, now time.Time) {
+	l := &c.leases
 	if from == 0 {
-		c.byRule, c.letByRule = c.letByRule, false
+		l.byRule, l.ruleGone = l.ruleGone, false
 		c.index.tidy(c.table)
 	}
-	c.lets.refill(now, letPerSecond, letPerSecond)
-	left := min(letAtOnce, time.Duration(c.lets.tokens*float64(time.Second)))
+	l.time.refill(now, againPerSecond, againPerSecond)
+	left := min(againAtOnce, time.Duration(l.time.tokens*float64(time.Second)))
 	c.table.Piece(from, n, func(e *contable.Conentry) {
-		if c.table.Tunneled(e) && e.Lease > c.lease {
-			c.table.SetLease(e, c.lease, boundUntilRead)
-			e.Reading = c.reading - 1
+		if c.table.Tunneled(e) && e.Lease() > c.lease {
+			c.outdate(e)
 		}
-		if c.byRule && (e.Bound == BoundByRule || e.Bound == BoundByMarks) {
-			e.Reading = c.reading - 1
+		if bound := l.bound(e); l.byRule && (bound == BoundByRule || bound == BoundByMarks) {
+			l.forget(e)
 		}
-		if left <= 0 || !c.mustLet(e, now) {
+		if left <= 0 || !c.isOutdated(e, now) {
 			return
 		}
 		began := time.Now()
-		c.letAgain(e)
+		c.decideLeaseAgain(e)
 		took := time.Since(began)
 		left -= took
-		c.lets.tokens -= took.Seconds()
+		l.time.tokens -= took.Seconds()
 	})
 }
 
-// letAgain asks conntrack about a Conentry and decides about its lease.
-func (c *Composer) letAgain(e *contable.Conentry) {
+// decideLeaseAgain asks conntrack about a Conentry and decides about its lease.
+func (c *Composer) decideLeaseAgain(e *contable.Conentry) {
 	if e.Untracked {
-		c.let(e, e.Conn)
+		c.decideLease(e, c.table.Conn(e))
 		return
 	}
-	conn, err := c.ct.Get(e.Conn.Orig)
-	if err != nil || !conn.Same(e.Conn) {
+	conn, err := c.ct.Get(c.table.Orig(e))
+	if err != nil || !c.table.Same(e, conn) {
 		return // the announcement of its end follows
 	}
-	if e.Conn.Status != conn.Status {
-		e.Conn.Status = conn.Status
-		c.index.add(e)
+	if e.Status != conn.Status {
+		e.Status = conn.Status
+		c.index.add(e, conn)
 	}
-	c.let(e, conn)
+	c.decideLease(e, conn)
 }
 
-// mustLet reports whether the lease of a Conentry has to be decided again, whose
-// packets matter.
-func (c *Composer) mustLet(e *contable.Conentry, now time.Time) bool {
+// isOutdated reports whether the lease of a Conentry has to be decided again.
+func (c *Composer) isOutdated(e *contable.Conentry, now time.Time) bool {
+	if c.leases.decided[e.Number()].reading != c.leases.reading {
+		return true
+	}
+	switch c.leases.bound(e) {
+	case BoundByBeginning: // while its packets matter
+		if c.table.Age(e, now) >= streamAfter && c.table.ActiveSince(e, now.Add(-mostSilence)) {
+			return true
+		}
+	case BoundByNoReply:
+		if c.table.Answered(e) {
+			return true
+		}
+	case BoundByOverlay:
+		if !c.table.Tunneled(e) {
+			return true
+		}
+	}
 	moved, _ := c.movedAfter(e)
-	begins := e.Bound == BoundByBeginning && now.Sub(e.Composed) >= streamAfter && e.ActiveSince(now.Add(-mostSilence))
-	answered := e.Bound == BoundByNoReply && c.table.Answered(e)
-	return e.Reading != c.reading || begins || answered || e.Bound == BoundByOverlay && !c.table.Tunneled(e) || e.Lease > moved
+	return e.Lease() > moved
 }
 
 // mostSilence is how long a connection may be silent while conntrack is about to take it
@@ -258,7 +328,7 @@ const mostSilence = 3 * time.Second
 // LeaseOf names what bounds the lease of a Conentry, in words.
 func (c *Composer) LeaseOf(e *contable.Conentry) string {
 	if _, ends := c.table.EndsByPackets(e); !ends {
-		return cmp.Or(e.Bound, boundUntilRead)
+		return c.leases.bound(e)
 	}
 	if c.table.LeasePackets(e) == datapath.TCPLeasePackets {
 		return BoundByTCP

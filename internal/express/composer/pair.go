@@ -50,39 +50,40 @@ func (c *Composer) waits(p *discover.Port, tuple conntrack.Tuple) bool {
 
 // join takes a candidate that has a Conentry already: packets of tuple enter at
 // the port p. While no decision was seen, the other end may prove to be a
-// container. It returns why the connection stays regular, if it does.
-func (c *Composer) join(e *contable.Conentry, p *discover.Port, tuple conntrack.Tuple, now time.Time) Refusal {
+// container. It returns who pays for that, and why the connection stays regular, if it does.
+func (c *Composer) join(e *contable.Conentry, p *discover.Port, tuple conntrack.Tuple, now time.Time) (payers, Refusal) {
 	if e.Has(p.Index) {
-		return "" // announced before the Conentry was placed
+		return nil, "" // announced before the Conentry was placed
 	}
 	if !c.table.Undecided(e) { // the container has another way out now, or the addresses are forged
-		e.Elsewhere = &contable.Elsewhere{Port: p.Index, Tuple: tuple, At: now}
-		return ""
+		c.table.Stray(e, contable.Elsewhere{Port: p.Index, Tuple: tuple, At: now})
+		return nil, ""
 	}
 	a := c.account(p.Index)
-	if !c.allow(a, now) {
-		return TooMany
+	payers, why := c.allow(a, now)
+	if why != "" {
+		return nil, why
 	}
-	if e.Untracked || e.Peer != 0 || c.ports.Port(e.Port) == nil || a.paused {
+	if e.Untracked || e.Peer() != 0 || c.ports.Port(e.Port()) == nil || a.paused {
 		c.table.Retire(e, now)
 		c.ends[tuple] = oneEnd{p.Index, now} // the other one is announced again
-		return ""
+		return payers, ""
 	}
 	s := subjectOf(e)
 	s.peer = p.Index
-	if c.keepByRule(s, e.Conn) {
+	if c.keepByRule(s, c.table.Conn(e)) {
 		c.table.Retire(e, now)
-		return PerPacketRule
+		return payers, PerPacketRule
 	}
 	if err := c.table.Join(e, c.end(p, tuple.Src.Addr())); err != nil {
 		c.table.Retire(e, now)
-		return tableRefusal(err)
+		return payers, tableRefusal(err)
 	}
-	if e.Lease != 0 { // else release is about to give it one
-		c.let(e, e.Conn)
+	if e.Lease() != 0 { // else release is about to give it one
+		c.outdate(e)
 	}
-	c.index.add(e)
-	return ""
+	c.index.add(e, c.table.Conn(e))
+	return payers, ""
 }
 
 // pair places a Conentry for a connection that conntrack does not know, if both
@@ -116,7 +117,7 @@ func (c *Composer) pair(p *discover.Port, tuple conntrack.Tuple, now time.Time) 
 		return tableRefusal(err), true
 	}
 	c.composed++
-	c.let(e, e.Conn)
 	c.placed(e)
+	c.decideLease(e, conn)
 	return "", true
 }

@@ -23,7 +23,7 @@ type subject struct {
 
 // subjectOf is that of a Conentry.
 func subjectOf(e *contable.Conentry) subject {
-	return subject{port: e.Port, peer: e.Peer, initiator: e.Initiator(), untracked: e.Untracked, bridged: e.Bridged}
+	return subject{port: e.Port(), peer: e.Peer(), initiator: e.Initiator(), untracked: e.Untracked, bridged: e.Bridged}
 }
 
 // maxKept bounds Composer.kept, the latest connections that a rule kept regular.
@@ -152,14 +152,14 @@ func (c *Composer) RetireTouched(now time.Time) {
 	if c.rules.IsSilent() || c.rules.HasLegacy() {
 		c.shorten()
 	} else {
-		c.reading++
+		c.leases.reading++
 	}
 	if !c.rules.Judges() && c.ports.Asks().At == "" {
 		return
 	}
 	c.table.All(func(e *contable.Conentry) {
-		if c.keepByRule(subjectOf(e), e.Conn) {
-			c.refuse(e.Port, PerPacketRule)
+		if c.keepByRule(subjectOf(e), c.table.Conn(e)) {
+			c.refuse(e.Port(), PerPacketRule)
 			c.table.Retire(e, now)
 		}
 	})

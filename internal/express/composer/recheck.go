@@ -17,15 +17,15 @@ import (
 // connection for the announcement only if a listener exists when the connection
 // begins, so those older than the daemon are polled.
 type recheck struct {
-	every   bool                 // nf_conntrack_events is 0: no end is announced
-	older   map[uint32]struct{}  // connections that began before the daemon, by their IDs
-	waiting []*contable.Conentry // polled in this order, round and round
+	every   bool                // nf_conntrack_events is 0: no end is announced
+	older   map[uint32]struct{} // connections that began before the daemon, by their IDs
+	waiting []contable.Ref      // polled in this order, round and round
 	// marked are those whose mark in conntrack a rule depends on, polled in turns as well:
 	// mostMarked at most, so that each is looked at within a second.
-	marked []*contable.Conentry
+	marked []contable.Ref
 	// doubted are those whose end may have been announced in a lost message.
 	// They are polled first, and once.
-	doubted []*contable.Conentry
+	doubted []contable.Ref
 }
 
 // polledAtOnce bounds the questions to conntrack between two heartbeats: about
@@ -49,65 +49,62 @@ func (c *Composer) ListOlder() error {
 
 // add polls a new Conentry if its end would not be announced, or if conntrack
 // may begin to track it.
-func (r *recheck) add(e *contable.Conentry) {
-	if _, old := r.older[e.Conn.ID]; old || r.every || e.Untracked {
-		r.waiting = append(r.waiting, e)
+func (r *recheck) add(e *contable.Conentry, id uint32) {
+	if _, old := r.older[id]; old || r.every || e.Untracked {
+		r.waiting = append(r.waiting, e.Ref())
 	}
 }
 
 // watchMark has a Conentry's mark looked at once a second, and reports false if there are
 // too many of which it is. A container may have half of what the others have left.
-func (r *recheck) watchMark(e *contable.Conentry) bool {
-	if e.Marked {
-		return true
-	}
+func (r *recheck) watchMark(e *contable.Conentry, live func(contable.Ref) *contable.Conentry) bool {
 	own := 0
-	for _, other := range r.marked {
-		if other.Port == e.Port {
+	for _, ref := range r.marked {
+		if ref == e.Ref() {
+			return true
+		}
+		if other := live(ref); other != nil && other.Port() == e.Port() {
 			own++
 		}
 	}
 	if own >= (mostMarked-(len(r.marked)-own))/2 {
 		return false
 	}
-	e.Marked = true
-	r.marked = append(r.marked, e)
+	r.marked = append(r.marked, e.Ref())
 	return true
 }
 
 // nextMarked takes the next Conentries whose mark is to be looked at. It forgets those that
 // are gone, and all of them if no rule depends on it any more.
-func (r *recheck) nextMarked(silent bool, isLive func(*contable.Conentry) bool) (next []*contable.Conentry) {
+func (r *recheck) nextMarked(silent bool, live func(contable.Ref) *contable.Conentry) (next []*contable.Conentry) {
 	for n := len(r.marked); n > 0 && len(next) < polledAtOnce; n-- {
-		e := r.marked[0]
+		ref := r.marked[0]
 		r.marked = r.marked[1:]
-		if !silent || !isLive(e) {
-			e.Marked = false
-			continue
+		if e := live(ref); silent && e != nil {
+			next = append(next, e)
+			r.marked = append(r.marked, ref)
 		}
-		next = append(next, e)
-		r.marked = append(r.marked, e)
 	}
 	return next
 }
 
 // Doubt polls every Conentry once: announcements of ends were lost.
 func (c *Composer) Doubt() {
-	c.recheck.doubted = make([]*contable.Conentry, 0, c.table.Len())
-	c.table.All(func(e *contable.Conentry) { c.recheck.doubted = append(c.recheck.doubted, e) })
+	c.recheck.doubted = make([]contable.Ref, 0, c.table.Len())
+	c.table.All(func(e *contable.Conentry) { c.recheck.doubted = append(c.recheck.doubted, e.Ref()) })
 }
 
 // next takes the next Conentries to poll: those in doubt, and those that wait
 // and have to be added again. It leaves out those that are gone.
-func (r *recheck) next(isLive func(*contable.Conentry) bool) (doubted, waiting []*contable.Conentry) {
+func (r *recheck) next(live func(contable.Ref) *contable.Conentry) (doubted, waiting []*contable.Conentry) {
 	for ; len(r.doubted) > 0 && len(doubted) < polledAtOnce; r.doubted = r.doubted[1:] {
-		if isLive(r.doubted[0]) {
-			doubted = append(doubted, r.doubted[0])
+		if e := live(r.doubted[0]); e != nil {
+			doubted = append(doubted, e)
 		}
 	}
 	for ; len(r.waiting) > 0 && len(doubted)+len(waiting) < polledAtOnce; r.waiting = r.waiting[1:] {
-		if isLive(r.waiting[0]) {
-			waiting = append(waiting, r.waiting[0])
+		if e := live(r.waiting[0]); e != nil {
+			waiting = append(waiting, e)
 		}
 	}
 	return doubted, waiting
@@ -116,13 +113,12 @@ func (r *recheck) next(isLive func(*contable.Conentry) bool) (doubted, waiting [
 // Recheck polls conntrack about the next few Conentries whose end is not
 // announced. The loop calls it at each heartbeat.
 func (c *Composer) Recheck(now time.Time) {
-	isLive := func(e *contable.Conentry) bool { return c.table.Lookup(e.Conn.Orig) == e }
-	doubted, waiting := c.recheck.next(isLive)
+	doubted, waiting := c.recheck.next(c.table.Live)
 	c.confirmAll(append(doubted, waiting...), now)
-	c.confirmAll(c.recheck.nextMarked(c.rules.IsSilent(), isLive), now)
+	c.confirmAll(c.recheck.nextMarked(c.rules.IsSilent(), c.table.Live), now)
 	for _, e := range waiting {
-		if isLive(e) {
-			c.recheck.waiting = append(c.recheck.waiting, e)
+		if !e.Gone() {
+			c.recheck.waiting = append(c.recheck.waiting, e.Ref())
 		}
 	}
 }

@@ -2,6 +2,7 @@ package composer
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,18 +17,22 @@ import (
 func TestRecheckNext(t *testing.T) {
 	t.Parallel()
 	const doubted, waiting = 3*polledAtOnce + 7, 5
-	var u recheck
-	for range doubted {
-		u.doubted = append(u.doubted, new(contable.Conentry))
+	table, _ := newTable(doubted + waiting + 1)
+	var refs []contable.Ref
+	for i := range doubted + waiting + 1 {
+		conn := masqueraded(uint16(1000 + i))
+		e, err := table.Compose(contable.End{Port: 7}, conn.Orig, conn, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		refs = append(refs, e.Ref())
 	}
-	for range waiting {
-		u.waiting = append(u.waiting, new(contable.Conentry))
-	}
-	gone := new(contable.Conentry)
-	u.doubted, u.waiting = append(u.doubted, gone), append(u.waiting, gone)
-	asked := make(map[*contable.Conentry]int)
+	gone := refs[doubted+waiting]
+	table.Retire(table.Live(gone), time.Now())
+	u := recheck{doubted: append(slices.Clone(refs[:doubted]), gone), waiting: append(slices.Clone(refs[doubted:doubted+waiting]), gone)}
+	asked := make(map[contable.Ref]int)
 	for range 4 {
-		once, others := u.next(func(e *contable.Conentry) bool { return e != gone })
+		once, others := u.next(table.Live)
 		if n := len(once) + len(others); n > polledAtOnce {
 			t.Errorf("%d at once", n)
 		}
@@ -35,7 +40,7 @@ func TestRecheckNext(t *testing.T) {
 			t.Errorf("%d in doubt have to wait", len(u.doubted))
 		}
 		for _, e := range append(once, others...) {
-			asked[e]++
+			asked[e.Ref()]++
 		}
 	}
 	for _, n := range asked {
@@ -52,20 +57,30 @@ func TestRecheckNext(t *testing.T) {
 // in another way, though it may have got the same ID.
 func TestConfirmTranslation(t *testing.T) {
 	t.Parallel()
-	client, server := netip.MustParseAddrPort("172.17.0.2:4000"), netip.MustParseAddrPort("10.77.0.2:7000")
-	masqueraded := func(port uint16) conntrack.Conn {
-		const confirmed = 1 << 3
-		as := netip.AddrPortFrom(netip.MustParseAddr("10.77.0.1"), port)
-		return conntrack.Conn{
-			Orig: conntrack.Tuple{Proto: unix.IPPROTO_UDP, Src: client, Dst: server}, Reply: conntrack.Tuple{Proto: unix.IPPROTO_UDP, Src: server, Dst: as},
-			ID: 7, Status: confirmed, Timeout: time.Minute,
-		}
+	table, _ := newTable(1)
+	conn := masqueraded(4000)
+	e, err := table.Compose(contable.End{Port: 7}, conn.Orig, conn, time.Now())
+	if err != nil {
+		t.Fatal(err)
 	}
-	c, e := new(Composer), &contable.Conentry{Conn: masqueraded(4000)}
+	c := &Composer{table: table}
 	if !c.confirm(e, conntrack.Answer{Conn: masqueraded(4000)}, time.Now()) {
 		t.Error("the same one is another one")
 	}
-	if c.confirm(e, conntrack.Answer{Conn: masqueraded(4001)}, time.Now()) {
+	conn.Reply.Dst = netip.AddrPortFrom(conn.Reply.Dst.Addr(), 4001)
+	if c.confirm(e, conntrack.Answer{Conn: conn}, time.Now()) {
 		t.Error("another one is the same")
+	}
+}
+
+// masqueraded is a connection of a container to the outside by one of the host's ports.
+func masqueraded(port uint16) conntrack.Conn {
+	const confirmed = 1 << 3
+	client, server := netip.MustParseAddrPort("172.17.0.2:4000"), netip.MustParseAddrPort("10.77.0.2:7000")
+	client = netip.AddrPortFrom(client.Addr(), port)
+	as := netip.AddrPortFrom(netip.MustParseAddr("10.77.0.1"), port)
+	return conntrack.Conn{
+		Orig: conntrack.Tuple{Proto: unix.IPPROTO_UDP, Src: client, Dst: server}, Reply: conntrack.Tuple{Proto: unix.IPPROTO_UDP, Src: server, Dst: as},
+		ID: 7, Status: confirmed, Timeout: time.Minute,
 	}
 }

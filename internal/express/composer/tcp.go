@@ -43,7 +43,7 @@ func (t *TCP) UpdateSilent(from, n uint32, now time.Time) {
 	t.table.Silent(from, n, now, func(e *contable.Conentry, acknowledged bool) {
 		switch unseen := t.table.Unseen(e, now); {
 		case e.Untracked:
-		case e.Conn.Orig.Proto == protoTCP:
+		case t.table.Orig(e).Proto == protoTCP:
 			if limits, err := readLimits(); err != nil {
 				t.log.Debug("updating silent connections", "error", err)
 			} else {
@@ -58,8 +58,8 @@ func (t *TCP) UpdateSilent(from, n uint32, now time.Time) {
 // extend gives a UDP connection the time that conntrack has counted before its
 // latest packet.
 func (t *TCP) extend(e *contable.Conentry, unseen time.Duration) {
-	conn, err := t.ct.Get(e.Conn.Orig)
-	if err != nil || !conn.Same(e.Conn) {
+	conn, err := t.ct.Get(t.table.Orig(e))
+	if err != nil || !t.table.Same(e, conn) {
 		return // the announcement of its end follows
 	}
 	if err := t.ct.SetTimeout(conn, conn.Timeout+unseen); err != nil {
@@ -68,8 +68,8 @@ func (t *TCP) extend(e *contable.Conentry, unseen time.Duration) {
 }
 
 func (t *TCP) updateSilent(e *contable.Conentry, acknowledged bool, unseen time.Duration, limits timeouts) {
-	conn, err := t.ct.Get(e.Conn.Orig)
-	if err != nil || !conn.Same(e.Conn) {
+	conn, err := t.ct.Get(t.table.Orig(e))
+	if err != nil || !t.table.Same(e, conn) {
 		return // the announcement of its end follows
 	}
 	update := conntrack.TCPUpdate{Acknowledged: acknowledged}
@@ -87,7 +87,7 @@ func (t *TCP) updateSilent(e *contable.Conentry, acknowledged bool, unseen time.
 	if update.Timeout == 0 && unseen > time.Second {
 		update.Timeout = conn.Timeout + unseen
 	}
-	if err := t.ct.UpdateTCP(e.Conn, update); err != nil {
+	if err := t.ct.UpdateTCP(conn, update); err != nil {
 		t.log.Debug("updating a silent connection in conntrack", "error", err)
 	}
 }
@@ -98,7 +98,7 @@ func (t *TCP) MovedOn(e *contable.Conentry) {
 	if e.Untracked {
 		return
 	}
-	if err := t.ct.UpdateTCP(e.Conn, conntrack.TCPUpdate{Acknowledged: true}); err != nil {
+	if err := t.ct.UpdateTCP(t.table.Conn(e), conntrack.TCPUpdate{Acknowledged: true}); err != nil {
 		t.log.Debug("updating acknowledgements in conntrack", "error", err)
 	}
 }
@@ -123,7 +123,7 @@ func (t *TCP) Reset(e *contable.Conentry, stray bool, now time.Time) {
 	if len(t.resets) == 0 {
 		t.due.Reset(resetDelay)
 	}
-	t.resets = append(t.resets, reset{e.Conn, stray, now})
+	t.resets = append(t.resets, reset{t.table.Conn(e), stray, now})
 }
 
 // Due delivers the time when CorrectResets has to be called.

@@ -44,9 +44,9 @@ func (c *Composer) bridged(p *discover.Port, tuple conntrack.Tuple) bool {
 // isShown reports whether a port's bridge shows what it forwards to IP's hooks.
 func (c *Composer) isShown(p *discover.Port, is4 bool) bool {
 	if is4 {
-		return c.limits.BridgesCall4 || p.Calls4
+		return c.leases.limits.BridgesCall4 || p.Calls4
 	}
-	return c.limits.BridgesCall6 || p.Calls6
+	return c.leases.limits.BridgesCall6 || p.Calls6
 }
 
 // maySee reports whether what the rules say may let conntrack see a Conentry's packets.
@@ -77,8 +77,8 @@ func (c *Composer) composeUntracked(s subject, tuple conntrack.Tuple, now time.T
 	if err == nil {
 		delete(c.ends, tuple) // it waits for no other end
 		c.composed++
-		c.let(e, e.Conn)
 		c.placed(e)
+		c.decideLease(e, c.table.Conn(e))
 	}
 	return tableRefusal(err)
 }
@@ -98,8 +98,8 @@ func (c *Composer) RetireTracked(now time.Time) {
 	}
 	if q.everything != "" {
 		q.concerned = q.concerned[:0]
-		for _, e := range c.recheck.waiting {
-			if c.maySee(subjectOf(e), e.Conn.Orig.Src.Addr().Is4()) {
+		for _, ref := range c.recheck.waiting {
+			if e := c.table.Live(ref); e != nil && c.maySee(subjectOf(e), c.table.Orig(e).Src.Addr().Is4()) {
 				q.concerned = append(q.concerned, e)
 			}
 		}

@@ -1,6 +1,7 @@
 package contable
 
 import (
+	"errors"
 	"time"
 
 	"github.com/scon-project/scon/internal/express/conntrack"
@@ -12,55 +13,65 @@ import (
 // packets do not notice. All others are removed. It returns how many stay.
 func (t *Table) Adopt(keep func(port int) bool, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) int {
 	t.eachSlot(func(slot uint32, h *datapath.Half) {
-		if h.State == datapath.SlotEmpty || h.Key.Side>>datapath.SideShift == 0 || t.bySlot.get(slot) != nil {
+		if h.State == datapath.SlotEmpty || h.Key.Side>>datapath.SideShift == 0 || t.bySlot[slot] != 0 || t.Len() >= t.opts.Connections {
 			return // empty, or found through its twin
 		}
-		e := t.revive(slot, get, now)
-		if e == nil || !keep(e.Port) || e.Peer != 0 && !keep(e.Peer) {
+		e := t.entries.take()
+		if e == nil {
+			return
+		}
+		if !t.revive(e, slot, get, now) || !keep(e.Port()) || e.peer != 0 && !keep(e.Peer()) {
+			t.entries.give(e)
 			return
 		}
 		t.insert(e)
 	})
-	t.clear(func(slot uint32) bool { return t.bySlot.get(slot) != nil })
+	t.clear(func(slot uint32) bool { return t.bySlot[slot] != 0 })
 	return t.live.conentries
 }
 
-// revive returns the Conentry whose outbound slot this is, or nil if its two
+// revive makes e the Conentry whose outbound slot this is. It reports false if its two
 // halves do not belong together or conntrack disagrees.
-func (t *Table) revive(outbound uint32, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) *Conentry {
+func (t *Table) revive(e *Conentry, outbound uint32, get func(conntrack.Tuple) (conntrack.Conn, error), now time.Time) bool {
 	out := t.half(outbound)
 	if out.State != datapath.SlotOpen || !t.has(out.Twin) {
-		return nil
+		return false
 	}
 	in := t.half(out.Twin)
 	if in.State != datapath.SlotOpen || in.Twin != outbound {
-		return nil
+		return false
 	}
 	tuple, port := t.tupleAt(outbound)
 	wire, peer := t.tupleAt(out.Twin)
-	e := &Conentry{Port: port, Peer: peer, Composed: now, outbound: outbound, inbound: out.Twin}
+	e.port, e.peer, e.composed, e.outbound, e.inbound = int32(port), int32(peer), t.since(now), outbound, out.Twin
 	conn, err := get(tuple)
-	e.Conn, e.initiator = conn, tuple == conn.Orig
-	if peer != 0 && !t.reviveMarker(e, err) || peer == 0 && err != nil {
-		return nil
+	if peer != 0 && errors.Is(err, conntrack.ErrNotFound) {
+		e.Untracked, e.initiator = true, opens(tuple)
+	} else if err != nil {
+		return false
+	} else {
+		e.initiator, e.id, e.Status, e.Mark = tuple == conn.Orig, conn.ID, conn.Status, conn.Mark
 	}
-	conn = e.Conn
-	if e.containerTuple() != tuple || e.wireTuple() != wire || t.Lookup(conn.Orig) != nil {
-		return nil
+	orig, reply := t.tuples(e)
+	if !e.Untracked && (conn.Orig != orig || conn.Reply != reply) || e.Untracked && wire != tuple.Reverse() || t.isKnown(orig, reply) {
+		return false
+	}
+	if peer != 0 && !t.reviveMarker(e) {
+		return false
 	}
 	if !translates(out, tuple, wire.Reverse()) || !translates(in, wire, tuple.Reverse()) {
-		return nil
+		return false
 	}
 	if !t.isFound(outbound) || !t.isFound(out.Twin) {
-		return nil // the daemon died in publish or empty
+		return false // the daemon died in publish or empty
 	}
-	e.activity.begin(now, 0)
-	e.Lease = time.Duration(min(out.Lease, in.Lease)) * t.opts.Tick
-	t.SetLease(e, t.opts.Lease, "")
+	e.activity.begin(millisOf(e.composed), 0)
+	e.lease = millisOf(time.Duration(min(out.Lease, in.Lease)) * t.opts.Tick)
+	t.SetLease(e, t.opts.Lease)
 	if peer != 0 && !e.initiator {
 		e.swapEnds()
 	}
-	return e
+	return true
 }
 
 // translates reports whether a half translates packets of one tuple into packets of
@@ -73,8 +84,10 @@ func translates(h *datapath.Half, from, to conntrack.Tuple) bool {
 func (t *Table) Clear() {
 	t.clear(func(uint32) bool { return false })
 	t.live.clear()
-	clear(t.bySlot.pages)
-	clear(t.byTuple)
+	t.entries.clear()
+	discardPages(t.bySlot)
+	discardPages(t.byTuple.places)
+	clear(t.strays)
 	clear(t.perPort)
 	t.retired, t.retiredDiscards = nil, nil
 }

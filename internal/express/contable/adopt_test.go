@@ -44,10 +44,10 @@ func TestAdopt(t *testing.T) {
 			t.Errorf("slot %d was %+v, is %+v", i, before[i], b.halves[i])
 		}
 	}
-	if e := b.Lookup(conns[0].Reply); e == nil || e.Port != 7 || e.Conn.ID != 1 {
+	if e := b.Lookup(conns[0].Reply); e == nil || e.Port() != 7 || b.Conn(e).ID != 1 {
 		t.Errorf("the first is %v", e)
 	}
-	if e := b.Lookup(conns[1].Orig); e == nil || e.Port != 8 || b.LenOf(8) != 1 {
+	if e := b.Lookup(conns[1].Orig); e == nil || e.Port() != 8 || b.LenOf(8) != 1 {
 		t.Errorf("the second is %v", e)
 	}
 	if _, all := b.Totals(); all.Packets != 20 {

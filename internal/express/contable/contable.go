@@ -10,7 +10,6 @@ package contable
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"sync/atomic"
@@ -56,48 +55,6 @@ type Options struct {
 	PageSlots int
 }
 
-// Conentry is one connection of a container.
-type Conentry struct {
-	// Port is the ifindex of the container's bridge port.
-	Port int
-	// Peer is the port of the container at the other end, which did not open
-	// the connection; 0 if the other end is outside.
-	Peer int
-	// Conn is the connection as conntrack had it when it was composed.
-	Conn conntrack.Conn
-	// Composed is when the Conentry was placed.
-	Composed time.Time
-	// Lease is how long a decision about its packets is used before one of them
-	// goes regular, and Bound what bounds it, for the user; see SetLease.
-	Lease time.Duration
-	Bound string
-	// Elsewhere is where packets of it were seen last that go regular because its container's
-	// port is another one, nil if none were; the composer sets it.
-	Elsewhere *Elsewhere
-	// Untracked means that conntrack does not see the connection. Conn then
-	// holds only its tuples.
-	Untracked bool
-	// Bridged means that IP does not see it, either: only what a bridge forwards of it is
-	// express.
-	Bridged bool
-	// Marked means that its mark in conntrack is looked at; the composer sets it.
-	Marked bool
-	// Gone means that it is no longer in the table.
-	Gone bool
-	// Reading is the composer's, of the state by which it has decided the lease.
-	Reading uint32
-
-	outbound  uint32 // slot of the packets that the container sends
-	inbound   uint32 // slot of the packets that it receives
-	marker    uint32 // slot with the key of the wire, if isMarked; see pair.go
-	isMarked  bool
-	initiator bool // the container opened the connection: outbound is original
-	activity  activity
-	pace      pace
-	reported  reported
-	counted   Totals // in the table's totals
-}
-
 // Table is the set of all Conentries.
 type Table struct {
 	opts     Options
@@ -109,12 +66,14 @@ type Table struct {
 	counts   []uint64 // of candidates
 	free     free
 
+	entries  entries
 	live     live
-	bySlot   slotIndex
-	byTuple  map[datapath.Key]*Conentry // by both tuples, with the keys of packets from the wire
-	perPort  map[int]int                // entries in a container's share, discards included
+	bySlot   []uint32 // number of the Conentry + 1 that a slot is one of, 0 for none
+	byTuple  tuples
+	perPort  map[int]int // entries in a container's share, discards included
 	retired  []closedSlots
 	returned rhythms
+	strays   map[Ref]Elsewhere
 	sums     map[int]Totals // as last counted, by port
 	sum      Totals         // in all
 
@@ -142,11 +101,13 @@ func New(m datapath.Memory, o Options) *Table {
 		settings: m.Settings,
 		counts:   m.Candidates,
 		free:     newFree(len(m.Halves), o.PageSlots),
+		entries:  newEntries(len(m.Halves) * datapath.PageSlots / 2),
 		live:     newLive(),
-		bySlot:   newSlotIndex(len(m.Halves) * datapath.PageSlots),
-		byTuple:  make(map[datapath.Key]*Conentry),
+		bySlot:   offHeap[uint32](len(m.Halves) * datapath.PageSlots),
+		byTuple:  newTuples(o.Connections),
 		perPort:  make(map[int]int),
 		returned: make(rhythms),
+		strays:   make(map[Ref]Elsewhere),
 		sums:     make(map[int]Totals),
 	}
 	for page := range t.halves {
@@ -165,18 +126,13 @@ func (t *Table) Compose(here End, tuple conntrack.Tuple, conn conntrack.Conn, no
 	if !oneFamily(conn.Orig.Src, conn.Orig.Dst, conn.Reply.Src, conn.Reply.Dst) {
 		return nil, ErrFamily
 	}
-	if t.byTuple[t.KeyOf(conn.Orig, 0)] != nil || t.byTuple[t.KeyOf(conn.Reply, 0)] != nil {
+	if t.isKnown(conn.Orig, conn.Reply) {
 		return nil, ErrExists
 	}
 	if err := t.room(here.Port); err != nil {
 		return nil, err
 	}
-
-	e := &Conentry{Port: here.Port, Conn: conn, Composed: now, initiator: tuple == conn.Orig}
-	if err := t.place(e, here, End{}); err != nil {
-		return nil, err
-	}
-	return e, nil
+	return t.place(conn, tuple == conn.Orig, here, End{}, now)
 }
 
 // ComposeUntracked is Compose for a connection that conntrack does not see. Which end
@@ -195,17 +151,30 @@ func (t *Table) ComposeUntracked(here End, tuple conntrack.Tuple, now time.Time)
 }
 
 // place publishes both halves of a Conentry. The container's packets enter at
-// here, those for it at there.
-func (t *Table) place(e *Conentry, here, there End) (err error) {
-	tuple, wire := e.containerTuple(), e.wireTuple()
+// here, those for it at there; initiator says that they are the original direction.
+func (t *Table) place(conn conntrack.Conn, initiator bool, here, there End, now time.Time) (*Conentry, error) {
+	tuple, wire := conn.Orig, conn.Reply
+	if !initiator {
+		tuple, wire = wire, tuple
+	}
 	out, in := t.KeyOf(tuple, here.Port), t.KeyOf(wire, there.Port)
-	if e.outbound, err = t.reserve(out); err != nil {
-		return err
+	outbound, err := t.reserve(out)
+	if err != nil {
+		return nil, err
 	}
-	if e.inbound, err = t.reserve(in); err != nil {
-		t.empty(e.outbound)
-		return err
+	inbound, err := t.reserve(in)
+	if err != nil {
+		t.empty(outbound)
+		return nil, err
 	}
+	e := t.entries.take()
+	if e == nil {
+		t.empty(outbound)
+		t.empty(inbound)
+		return nil, ErrFull
+	}
+	e.port, e.peer, e.outbound, e.inbound, e.initiator = int32(here.Port), int32(there.Port), outbound, inbound, initiator
+	e.id, e.Status, e.Mark, e.composed = conn.ID, conn.Status, conn.Mark, t.since(now)
 	age := t.takeCount(out)
 	if there.Port != 0 {
 		age = max(age, t.takeCount(in))
@@ -214,55 +183,29 @@ func (t *Table) place(e *Conentry, here, there End) (err error) {
 	if here.Bridge == 0 { // as bpf/lib/maps.h has it
 		t.half(e.inbound).InBridge = uint32(here.Port)
 	}
-	if c := e.Conn; c.Orig.Proto == unix.IPPROTO_UDP && c.Confirmed() && !c.Replied() {
+	if conn.Orig.Proto == unix.IPPROTO_UDP && conn.Confirmed() && !conn.Replied() {
 		t.half(e.slots()[1]).Proto.NoReply = 1
 	}
+	t.half(outbound).Addrs6, t.half(inbound).Addrs6 = native6(tuple), native6(wire)
 	t.insert(e)
-	t.publish(e.outbound, e.inbound, tuple, wire.Reverse())
-	t.publish(e.inbound, e.outbound, wire, tuple.Reverse())
-	e.activity.begin(e.Composed, max(age, t.returned.take(t.KeyOf(tuple, 0), e.Composed)))
-	return nil
-}
-
-// Initiator reports whether the container opened the connection.
-func (e *Conentry) Initiator() bool { return e.initiator }
-
-// containerTuple is the direction of the container's own packets.
-func (e *Conentry) containerTuple() conntrack.Tuple {
-	if e.initiator {
-		return e.Conn.Orig
-	}
-	return e.Conn.Reply
-}
-
-// wireTuple is the direction of the packets that arrive from the wire.
-func (e *Conentry) wireTuple() conntrack.Tuple {
-	if e.initiator {
-		return e.Conn.Reply
-	}
-	return e.Conn.Orig
+	t.publish(outbound, inbound, tuple, wire.Reverse())
+	t.publish(inbound, outbound, wire, tuple.Reverse())
+	e.activity.begin(millisOf(e.composed), max(age, t.returned.take(t.KeyOf(tuple, 0), now)))
+	return e, nil
 }
 
 func (t *Table) insert(e *Conentry) {
-	t.live.add(e)
+	t.list(e)
 	t.index(e)
 }
 
 // index makes the rest of the table know a Conentry by its slots and its tuples.
 func (t *Table) index(e *Conentry) {
 	for _, slot := range e.allSlots() {
-		t.bySlot.set(slot, e)
+		t.bySlot[slot] = e.ref.index + 1
 	}
-	t.byTuple[t.KeyOf(e.Conn.Orig, 0)], t.byTuple[t.KeyOf(e.Conn.Reply, 0)] = e, e
-	t.perPort[e.Port]++
-}
-
-// allSlots lists the slots of a Conentry.
-func (e *Conentry) allSlots() []uint32 {
-	if e.isMarked {
-		return []uint32{e.outbound, e.inbound, e.marker}
-	}
-	return []uint32{e.outbound, e.inbound}
+	t.know(e)
+	t.perPort[e.Port()]++
 }
 
 // publish fills a reserved slot and opens it. The programs find it when it is complete.
@@ -283,21 +226,10 @@ func (t *Table) Len() int { return t.live.conentries + len(t.live.discards) }
 // included.
 func (t *Table) LenOf(port int) int {
 	n := t.perPort[port]
-	for e := range t.live.ports[port] {
-		if e.Port != port {
-			n++
-		}
+	if c := t.live.ports[port]; c != nil {
+		n += c.peers
 	}
 	return n
-}
-
-// Lookup returns the Conentry of a conntrack tuple, or nil.
-func (t *Table) Lookup(tuple conntrack.Tuple) *Conentry {
-	e := t.byTuple[t.KeyOf(tuple, 0)]
-	if e == nil || tuple != e.Conn.Orig && tuple != e.Conn.Reply {
-		return nil // or an IPv6 connection with the same digest of its addresses, see bpf/lib/packet.h
-	}
-	return e
 }
 
 // oneFamily reports whether addresses are all of IPv4 or all of IPv6.
@@ -311,23 +243,22 @@ func oneFamily(all ...netip.AddrPort) bool {
 }
 
 // At returns the Conentry that a slot belongs to, or nil.
-func (t *Table) At(slot uint32) *Conentry { return t.bySlot.get(slot) }
-
-// All calls fn for every Conentry; fn may retire it.
-func (t *Table) All(fn func(*Conentry)) {
-	t.live.all(fn)
+func (t *Table) At(slot uint32) *Conentry {
+	if number := t.bySlot[slot]; number != 0 {
+		return &t.entries.all[number-1]
+	}
+	return nil
 }
 
-// Piece calls fn for the Conentries in n slots of the table, from the slot on that
+// All calls fn for every Conentry; fn may retire it.
+func (t *Table) All(fn func(*Conentry)) { t.entries.walk(0, uint32(len(t.entries.all)), fn) }
+
+// Piece calls fn for the Conentries in n places of the table, from the one on that
 // an earlier call has returned, 0 at first; parts of the table without Conentries do not
 // count. It returns 0 at the end of the table. All pieces together have each Conentry once
 // that is there all the time.
-func (t *Table) Piece(from uint32, n uint32, fn func(*Conentry)) (next uint32) {
-	return t.bySlot.walk(from, n, func(slot uint32, e *Conentry) {
-		if e.outbound == slot {
-			fn(e)
-		}
-	})
+func (t *Table) Piece(from, n uint32, fn func(*Conentry)) (next uint32) {
+	return t.entries.walk(from, n, fn)
 }
 
 // Count brings the totals up to date with the Conentries in n slots of the table, as
@@ -355,18 +286,16 @@ func (t *Table) account(e *Conentry) {
 	more := now.minus(e.counted)
 	e.counted = now
 	t.sum = t.sum.plus(more)
-	t.sums[e.Port] = t.sums[e.Port].plus(more)
-	if e.Peer != 0 {
-		t.sums[e.Peer] = t.sums[e.Peer].plus(more.reversed())
+	t.sums[e.Port()] = t.sums[e.Port()].plus(more)
+	if e.peer != 0 {
+		t.sums[e.Peer()] = t.sums[e.Peer()].plus(more.reversed())
 	}
 }
 
 // ForgetPort retires all Conentries of a port that is gone. Its counts move to
 // port 0, since another device may get the ifindex.
 func (t *Table) ForgetPort(port int, now time.Time) {
-	for e := range t.live.ports[port] {
-		t.Retire(e, now)
-	}
+	t.among(port, func(e *Conentry) { t.Retire(e, now) })
 	t.live.forget(port)
 	for _, d := range t.live.discards {
 		if d.Port == port {
@@ -374,11 +303,11 @@ func (t *Table) ForgetPort(port int, now time.Time) {
 		}
 	}
 	for _, r := range t.retired {
-		if r.e.Port == port {
-			r.e.Port = 0
+		if r.e.Port() == port {
+			r.e.port = 0
 		}
-		if r.e.Peer == port {
-			r.e.Peer = 0
+		if r.e.Peer() == port {
+			r.e.peer = 0
 		}
 	}
 	t.sums[0] = t.sums[0].plus(t.sums[port])
@@ -415,31 +344,40 @@ func (t *Table) express(e *Conentry) Totals {
 	}
 }
 
-// Elsewhere is a port at which packets of a connection enter, and which is not its
-// Conentry's.
+// Elsewhere is where packets of a connection were seen last that go regular because its
+// Conentry's port is another one.
 type Elsewhere struct {
 	Port  int
 	Tuple conntrack.Tuple // of the packets
 	At    time.Time
 }
 
+// Stray notes that packets of a Conentry enter at another port than its own.
+func (t *Table) Stray(e *Conentry, at Elsewhere) { t.strays[e.ref] = at }
+
+// Strays returns what Stray noted of a Conentry last.
+func (t *Table) Strays(e *Conentry) (at Elsewhere, noted bool) {
+	at, noted = t.strays[e.ref]
+	return at, noted
+}
+
 // Retire removes a Conentry: from now on its packets go regular.
 func (t *Table) Retire(e *Conentry, now time.Time) {
-	if !t.live.has(e) {
+	if !e.isPlaced() {
 		return
 	}
 	for _, slot := range e.allSlots() {
 		h := t.half(slot)
 		h.State = datapath.SlotClosed
 		atomic.StoreUint32(&h.Generation, 0)
-		t.bySlot.set(slot, nil)
+		t.bySlot[slot] = 0
 	}
 	t.account(e)
-	t.live.remove(e)
-	e.Gone = true
-	delete(t.byTuple, t.KeyOf(e.Conn.Orig, 0))
-	delete(t.byTuple, t.KeyOf(e.Conn.Reply, 0))
-	t.leave(e.Port)
+	t.unlist(e)
+	t.unknow(e)
+	delete(t.strays, e.ref)
+	e.gone = true
+	t.leave(e.Port())
 	t.retired = append(t.retired, closedSlots{e: e, since: now})
 }
 
@@ -457,16 +395,8 @@ func (t *Table) Release(now time.Time) {
 		for _, slot := range e.allSlots() {
 			t.empty(slot)
 		}
+		t.entries.give(e)
 		t.retired = t.retired[1:]
 	}
 	t.releaseDiscards(now)
-}
-
-// String names the connection by the container's direction.
-func (e *Conentry) String() string {
-	tuple, proto := e.containerTuple(), "udp"
-	if tuple.Proto == protoTCP {
-		proto = "tcp"
-	}
-	return fmt.Sprintf("%s:%s->%s", proto, tuple.Src, tuple.Dst)
 }

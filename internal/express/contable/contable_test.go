@@ -152,7 +152,7 @@ func (b *bed) compose(port int, conn conntrack.Conn, out bool, now time.Time) *c
 			b.t.Errorf("a lease of %d jiffies without SetLease", h.Lease)
 		}
 	}
-	b.SetLease(e, b.opts.Lease, "")
+	b.SetLease(e, b.opts.Lease)
 	return e
 }
 
@@ -352,7 +352,7 @@ func TestPiece(t *testing.T) {
 	gone := b.compose(7, masqueraded(stay), true, start)
 	visited, pieces := make(map[uint32]int), 0
 	for next := uint32(0); ; {
-		next = b.Piece(next, 5, func(e *contable.Conentry) { visited[e.Conn.ID]++ })
+		next = b.Piece(next, 5, func(e *contable.Conentry) { visited[b.Conn(e).ID]++ })
 		if pieces++; pieces == 2 {
 			b.Retire(gone, start)
 			b.compose(7, masqueraded(stay+1), true, start)

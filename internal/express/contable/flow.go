@@ -29,14 +29,14 @@ type Flow struct {
 
 // Flow reads a Conentry.
 func (t *Table) Flow(e *Conentry, now time.Time) Flow {
-	e.activity.observe(t.mark(e), now)
+	idle := t.observe(e, now)
 	f := Flow{
-		Port:   e.Port,
-		Peer:   e.Peer,
-		Conn:   e.Conn,
+		Port:   e.Port(),
+		Peer:   e.Peer(),
+		Conn:   t.Conn(e),
 		Opened: e.initiator,
-		Age:    now.Sub(e.Composed),
-		Idle:   now.Sub(e.activity.last),
+		Age:    t.Age(e, now),
+		Idle:   idle,
 	}
 	for dir, slot := range e.slots() {
 		h := t.half(slot)
@@ -61,14 +61,6 @@ func (t *Table) Flow(e *Conentry, now time.Time) Flow {
 		}
 	}
 	return f
-}
-
-// slots returns the slots of the original and the reply direction.
-func (e *Conentry) slots() [2]uint32 {
-	if e.initiator {
-		return [2]uint32{e.outbound, e.inbound}
-	}
-	return [2]uint32{e.inbound, e.outbound}
 }
 
 // macsOf returns the first 8 bytes of an Ethernet header: the destination, and zeros for

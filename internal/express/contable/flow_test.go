@@ -14,7 +14,7 @@ func TestFlow(t *testing.T) {
 	conn := published(1)
 	e := b.compose(8, conn, false, start)
 	b.settings.Heartbeat = now
-	b.SetLease(e, 250*time.Millisecond, "a test")
+	b.SetLease(e, 250*time.Millisecond)
 	f := b.Flow(e, after(3))
 	if f.Port != 8 || f.Conn.Orig != conn.Orig || f.Decided || f.Oif != 0 || f.Left != 0 || f.Age != 3*time.Second || f.Idle != 3*time.Second {
 		t.Errorf("before any decision: %+v", f)
@@ -47,16 +47,4 @@ func TestFlow(t *testing.T) {
 func decide(h datapath.Half) datapath.Half {
 	h.Generation = 1
 	return h
-}
-
-func TestConentryString(t *testing.T) {
-	b := newBed(t, options())
-	for want, e := range map[string]interface{ String() string }{
-		"tcp:172.17.0.2:30001->203.0.113.9:443": b.compose(7, masqueraded(1), true, start),
-		"udp:172.17.0.2:80->198.51.100.7:40002": b.compose(7, published(2), false, start),
-	} {
-		if got := e.String(); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
 }

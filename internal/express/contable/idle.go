@@ -23,27 +23,39 @@ const (
 // activity is when a Conentry was last used. The programs keep only counters,
 // so it is as exact as the time between two sweeps.
 type activity struct {
-	mark  uint64 // changes with every packet
-	last  time.Time
-	limit time.Duration // twice its longest silence
+	mark  uint32 // changes with every packet
+	last  millis
+	limit millis // twice its longest silence
 }
 
-func (a *activity) begin(now time.Time, silence time.Duration) {
+func (a *activity) begin(now millis, silence time.Duration) {
 	a.last = now
 	a.stretch(silence)
 }
 
 // stretch takes up a silence that the connection did not end in.
 func (a *activity) stretch(silence time.Duration) {
-	a.limit = max(a.limit, min(2*silence, maxIdle))
+	a.limit = max(a.limit, millisOf(min(2*silence, maxIdle)))
 }
 
 // observe notes whether a packet was counted since it was called last.
-func (a *activity) observe(mark uint64, now time.Time) {
+func (a *activity) observe(mark uint32, now millis) {
 	if mark != a.mark {
-		a.stretch(now.Sub(a.last))
+		a.stretch(a.silence(now))
 		a.mark, a.last = mark, now
 	}
+}
+
+// silence is for how long no packet was seen: 0 if one was seen after now, by a reader.
+func (a *activity) silence(now millis) time.Duration {
+	return time.Duration(max(int32(now-a.last), 0)) * time.Millisecond
+}
+
+// observe looks at a Conentry, and returns for how long it has had no packet.
+func (t *Table) observe(e *Conentry, now time.Time) time.Duration {
+	at := millisOf(t.since(now))
+	e.activity.observe(t.mark(e), at)
+	return e.activity.silence(at)
 }
 
 // decided reports whether the decision of either direction was ever recorded.
@@ -74,16 +86,16 @@ func (t *Table) discourage(e *Conentry) {
 
 // mark combines everything in a Conentry that a packet changes, express or
 // regular.
-func (t *Table) mark(e *Conentry) uint64 {
+func (t *Table) mark(e *Conentry) uint32 {
 	var mark uint64
 	for _, slot := range [2]uint32{e.outbound, e.inbound} {
 		h := t.half(slot)
 		mark += atomic.LoadUint64(&h.Packets)<<32 + uint64(atomic.LoadUint32(&h.LeaseFrom)) + uint64(h.Probe)
 	}
-	return mark
+	return uint32(mark * 0x9e3779b97f4a7c15 >> 32)
 }
 
-// Sweep checks the Conentries in n slots of the table, as Piece has them, and
+// Sweep checks the Conentries in n places of the table, as Piece has them, and
 // retires those that have been idle for too long. At the end of the table it sweeps
 // what there is little of.
 func (t *Table) Sweep(from, n uint32, now time.Time) (next uint32) {
@@ -92,7 +104,7 @@ func (t *Table) Sweep(from, n uint32, now time.Time) (next uint32) {
 		t.sweepDiscards(now)
 		t.Release(now)
 		t.returned.expire(now)
-		t.bySlot.trim()
+		t.entries.trim()
 	}
 	return next
 }
@@ -100,16 +112,16 @@ func (t *Table) Sweep(from, n uint32, now time.Time) (next uint32) {
 func (t *Table) sweep(e *Conentry, now time.Time) {
 	t.account(e)
 	t.measure(e, now)
-	e.activity.observe(t.mark(e), now)
-	idle := now.Sub(e.activity.last)
+	idle := t.observe(e, now)
 	switch {
 	case t.closed(e): // and its event was lost
 		t.Retire(e, now)
-	case !t.decided(e) && t.entered(e) && now.Sub(e.Composed) >= undecided:
+	case !t.decided(e) && t.entered(e) && t.Age(e, now) >= undecided:
 		t.discourage(e)
 		t.Retire(e, now)
 	case idle >= t.idleLimit(e):
-		t.returned.put(t.KeyOf(e.containerTuple(), 0), e.activity.last, now)
+		tuple, _ := t.tupleAt(e.outbound)
+		t.returned.put(t.KeyOf(tuple, 0), now.Add(-idle))
 		t.Retire(e, now)
 	}
 }
@@ -117,10 +129,10 @@ func (t *Table) sweep(e *Conentry, now time.Time) {
 // idleLimit is how long a Conentry may be idle: twice as long as it has been before
 // if there is room. Without room it gives way to others.
 func (t *Table) idleLimit(e *Conentry) time.Duration {
-	if 2*t.Len() > t.opts.Connections || 2*t.perPort[e.Port] > t.opts.PerContainer {
+	if 2*t.Len() > t.opts.Connections || 2*t.perPort[e.Port()] > t.opts.PerContainer {
 		return t.opts.Idle
 	}
-	return max(t.opts.Idle, e.activity.limit)
+	return max(t.opts.Idle, e.activity.limit.duration())
 }
 
 // rhythms remembers connections that were retired for being idle, with the
@@ -132,7 +144,7 @@ type rhythms map[datapath.Key]time.Time // last packet
 // maxRhythms bounds the memory of connections that never return.
 const maxRhythms = 4096
 
-func (r rhythms) put(t datapath.Key, last, now time.Time) {
+func (r rhythms) put(t datapath.Key, last time.Time) {
 	if len(r) < maxRhythms {
 		r[t] = last
 	}

@@ -8,18 +8,17 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
-// SetLease sets how long a decision about a Conentry's packets is used, and what
-// bounds that. It holds for leases that run, too: a shorter one may end at once. A
+// SetLease sets how long a decision about a Conentry's packets is used. It holds for leases that run, too: a shorter one may end at once. A
 // longer one does not bring back a decision whose lease has ended, or is about to.
-func (t *Table) SetLease(e *Conentry, lease time.Duration, bound string) {
+func (t *Table) SetLease(e *Conentry, lease time.Duration) {
 	for _, slot := range [2]uint32{e.outbound, e.inbound} {
 		h := t.half(slot)
-		if lease > e.Lease && !t.isFresh(h, e.Lease) {
+		if lease > e.Lease() && !t.isFresh(h, e.Lease()) {
 			atomic.StoreUint32(&h.Generation, 0)
 		}
 		atomic.StoreUint32(&h.Lease, t.ticks(lease))
 	}
-	e.Lease, e.Bound = lease, bound
+	e.lease = millisOf(lease)
 }
 
 // stale is more than the time between two heartbeats, by which decisions are dated.
@@ -29,11 +28,6 @@ const stale = 500 * time.Millisecond
 func (t *Table) isFresh(h *datapath.Half, lease time.Duration) bool {
 	age := t.jiffies() - atomic.LoadUint32(&h.LeaseFrom)
 	return time.Duration(age)*t.opts.Tick+stale < lease
-}
-
-// ShortenLeases sets all leases to Options.Lease.
-func (t *Table) ShortenLeases(bound string) {
-	t.All(func(e *Conentry) { t.SetLease(e, t.opts.Lease, bound) })
 }
 
 // jiffies returns the time of the latest heartbeat, low 32 bits, as halves have times.
@@ -70,8 +64,10 @@ func (t *Table) Unseen(e *Conentry, now time.Time) time.Duration {
 	if !decided {
 		return 0
 	}
-	return max(time.Duration(since)*t.opts.Tick-now.Sub(e.activity.last), 0)
+	return max(time.Duration(since)*t.opts.Tick-e.activity.silence(millisOf(t.since(now))), 0)
 }
 
 // ActiveSince reports whether a packet of a Conentry was seen after then.
-func (e *Conentry) ActiveSince(then time.Time) bool { return e.activity.last.After(then) }
+func (t *Table) ActiveSince(e *Conentry, then time.Time) bool {
+	return int32(e.activity.last-millisOf(t.since(then))) > 0
+}

@@ -32,14 +32,14 @@ func TestSetLease(t *testing.T) {
 			for _, h := range halves {
 				h.Generation, h.OutDev, h.LeaseFrom = 1, 3, 100000-c.age
 			}
-			b.SetLease(e, c.to, "a test")
+			b.SetLease(e, c.to)
 			for _, h := range halves {
 				if h.Lease != uint32(c.to/time.Millisecond) || (h.Generation == 1) != c.valid {
 					t.Errorf("lease %d, generation %d", h.Lease, h.Generation)
 				}
 			}
-			if b.ShortenLeases("read"); e.Lease != time.Second || e.Bound != "read" {
-				t.Errorf("lease %v by %q", e.Lease, e.Bound)
+			if e.Lease() != c.to {
+				t.Errorf("lease %v", e.Lease())
 			}
 		})
 	}
@@ -67,7 +67,7 @@ func TestEndsByPackets(t *testing.T) {
 			o.LeasePackets = c.limit
 			b := newBed(t, o)
 			e := b.compose(7, c.conn, true, start)
-			b.SetLease(e, 8*time.Second, "a test")
+			b.SetLease(e, 8*time.Second)
 			b.half(c.conn.Orig, 7).Packets = c.first
 			b.Sweep(start)
 			b.half(c.conn.Orig, 7).Packets = c.next

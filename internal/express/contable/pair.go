@@ -1,7 +1,6 @@
 package contable
 
 import (
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -22,9 +21,6 @@ type End struct {
 	Bridge int // and of the device that IP sees them come by
 }
 
-// Has reports whether either end of the connection is at a port.
-func (e *Conentry) Has(port int) bool { return port != 0 && (e.Port == port || e.Peer == port) }
-
 // Undecided reports whether no decision was recorded yet.
 func (t *Table) Undecided(e *Conentry) bool { return !t.decided(e) }
 
@@ -32,24 +28,26 @@ func (t *Table) Undecided(e *Conentry) bool { return !t.decided(e) }
 // container enter at there. It fails once a decision was recorded. The
 // connection counts for the container that opened it.
 func (t *Table) Join(e *Conentry, there End) (err error) {
-	if e.Peer != 0 || t.decided(e) {
+	if e.peer != 0 || t.decided(e) {
 		return ErrExists
 	}
 	if !e.initiator && t.perPort[there.Port] >= t.opts.PerContainer {
 		return ErrShare
 	}
-	wire := e.wireTuple()
+	wire, _ := t.tupleAt(e.inbound)
 	key := t.KeyOf(wire, there.Port)
 	inbound, err := t.reserve(key)
 	if err != nil {
 		return err
 	}
 	t.takeCount(key)
-	t.half(inbound).InBridge = uint32(there.Bridge)
-	t.leave(e.Port)
-	outbound, tuple := e.outbound, e.containerTuple()
-	t.live.join(e, func() {
-		e.Peer = there.Port
+	t.half(inbound).InBridge, t.half(inbound).Addrs6 = uint32(there.Bridge), native6(wire)
+	t.leave(e.Port())
+	t.unknow(e)
+	outbound := e.outbound
+	tuple, _ := t.tupleAt(outbound)
+	t.relist(e, func() {
+		e.peer = int32(there.Port)
 		e.marker, e.isMarked, e.inbound = e.inbound, true, inbound
 		if !e.initiator {
 			e.swapEnds()
@@ -75,17 +73,17 @@ func (t *Table) Pair(here, there End, tuple conntrack.Tuple, now time.Time) (*Co
 		here, there, tuple = there, here, tuple.Reverse()
 	}
 	conn := conntrack.Conn{Orig: tuple, Reply: tuple.Reverse()}
-	if t.byTuple[t.KeyOf(conn.Orig, 0)] != nil || t.byTuple[t.KeyOf(conn.Reply, 0)] != nil {
+	if t.isKnown(conn.Orig, conn.Reply) {
 		return nil, ErrExists
 	}
 	if err := t.room(here.Port); err != nil {
 		return nil, err
 	}
-	e := &Conentry{Port: here.Port, Peer: there.Port, Untracked: true, Conn: conn, Composed: now, initiator: true}
-	if err := t.place(e, here, there); err != nil {
-		return nil, err
+	e, err := t.place(conn, true, here, there, now)
+	if err == nil {
+		e.Untracked = true
 	}
-	return e, nil
+	return e, err
 }
 
 // opens reports whether a tuple is assumed to be the original one of its
@@ -103,7 +101,7 @@ func (t *Table) RetireDiscardOf(port int, tuple conntrack.Tuple, now time.Time) 
 // swapEnds makes the container at the other end the one that a Conentry
 // belongs to.
 func (e *Conentry) swapEnds() {
-	e.Port, e.Peer = e.Peer, e.Port
+	e.port, e.peer = e.peer, e.port
 	e.outbound, e.inbound = e.inbound, e.outbound
 	e.initiator = !e.initiator
 }
@@ -118,20 +116,11 @@ func (t *Table) makeMarker(e *Conentry) {
 	h.Twin = e.marker
 }
 
-// reviveMarker finds the marker of a Conentry between two containers. err is
-// why conntrack does not know the connection; it then has no marker.
-func (t *Table) reviveMarker(e *Conentry, err error) bool {
-	if errors.Is(err, conntrack.ErrNotFound) {
-		tuple, _ := t.tupleAt(e.outbound)
-		e.Untracked, e.initiator = true, opens(tuple)
-		e.Conn = conntrack.Conn{Orig: tuple, Reply: tuple.Reverse()}
-		if !e.initiator {
-			e.Conn.Orig, e.Conn.Reply = e.Conn.Reply, e.Conn.Orig
-		}
-	} else if err != nil {
-		return false
-	}
-	for _, tuple := range [2]conntrack.Tuple{e.Conn.Orig, e.Conn.Reply} {
+// reviveMarker finds the marker of a Conentry between two containers, which conntrack does
+// not see if it is untracked; it then has none.
+func (t *Table) reviveMarker(e *Conentry) bool {
+	orig, reply := t.tuples(e)
+	for _, tuple := range [2]conntrack.Tuple{orig, reply} {
 		e.marker, e.isMarked = t.slotOf(t.KeyOf(tuple, 0))
 		if e.isMarked {
 			break

@@ -56,7 +56,7 @@ func TestJoin(t *testing.T) {
 			if err := b.Join(e, there); err != nil {
 				t.Fatal(err)
 			}
-			if e.Port != web.Port || e.Peer != db.Port || !e.Initiator() || e.String() != "tcp:"+conn.Orig.Src.String()+"->192.0.2.1:8080" {
+			if e.Port() != web.Port || e.Peer() != db.Port || !e.Initiator() || b.Conn(e).Orig != conn.Orig {
 				t.Errorf("%+v", e)
 			}
 			b.wantPair(conn)
@@ -156,10 +156,10 @@ func TestAdoptPairs(t *testing.T) {
 		t.Errorf("adopted %d", n)
 	}
 	b.wantPair(joined)
-	if e := b.Lookup(joined.Reply); e == nil || e.Port != web.Port || e.Peer != db.Port || e.Untracked || b.half(joined.Orig, web.Port).Twin != before {
+	if e := b.Lookup(joined.Reply); e == nil || e.Port() != web.Port || e.Peer() != db.Port || e.Untracked || b.half(joined.Orig, web.Port).Twin != before {
 		t.Errorf("the tracked one is %+v", e)
 	}
-	if e := b.Lookup(untracked); e == nil || e.Port != web.Port || e.Peer != db.Port || !e.Untracked || e.Conn.Orig != untracked {
+	if e := b.Lookup(untracked); e == nil || e.Port() != web.Port || e.Peer() != db.Port || !e.Untracked || b.Conn(e).Orig != untracked {
 		t.Errorf("the untracked one is %+v", e)
 	}
 	left := 0

@@ -2,11 +2,9 @@ package contable
 
 import (
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/host/changes"
 )
@@ -19,107 +17,6 @@ const mostLookedAt = 4096
 // lookingTime is how much of each second MakeStale may take: changes can be a
 // container's doing.
 const lookingTime = 50 * time.Millisecond
-
-// live is what MakeStale looks at: the Conentries by the ports of their two ends, and
-// the discards. The goroutine that the Table belongs to changes it with mu locked,
-// and reads it without.
-type live struct {
-	mu         sync.Mutex
-	ports      map[int]map[*Conentry]struct{} // all ports that are known to be containers'
-	discards   map[datapath.Key]*Discard
-	conentries int
-
-	second time.Time // that spent is about
-	spent  time.Duration
-}
-
-func newLive() live {
-	return live{ports: make(map[int]map[*Conentry]struct{}), discards: make(map[datapath.Key]*Discard)}
-}
-
-// AddPort makes a container's port known, before there are Conentries of it.
-// ForgetPort is its end.
-func (t *Table) AddPort(port int) {
-	t.live.mu.Lock()
-	defer t.live.mu.Unlock()
-	t.live.of(port)
-}
-
-func (l *live) of(port int) map[*Conentry]struct{} {
-	if l.ports[port] == nil {
-		l.ports[port] = make(map[*Conentry]struct{})
-	}
-	return l.ports[port]
-}
-
-// add makes a Conentry known, before a program can find it.
-func (l *live) add(e *Conentry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.of(e.Port)[e] = struct{}{}
-	if e.Peer != 0 {
-		l.of(e.Peer)[e] = struct{}{}
-	}
-	l.conentries++
-}
-
-// join changes a Conentry of one port to one of two.
-func (l *live) join(e *Conentry, change func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	change()
-	l.of(e.Port)[e], l.of(e.Peer)[e] = struct{}{}, struct{}{}
-}
-
-func (l *live) has(e *Conentry) bool {
-	_, ok := l.ports[e.Port][e]
-	return ok
-}
-
-func (l *live) remove(e *Conentry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.ports[e.Port], e)
-	delete(l.ports[e.Peer], e)
-	l.conentries--
-}
-
-func (l *live) forget(port int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.ports, port)
-}
-
-func (l *live) clear() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	clear(l.ports)
-	clear(l.discards)
-	l.conentries = 0
-}
-
-func (l *live) addDiscard(key datapath.Key, d *Discard) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.discards[key] = d
-}
-
-func (l *live) removeDiscard(key datapath.Key) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.discards, key)
-}
-
-// all calls fn for every Conentry; fn may remove it.
-func (l *live) all(fn func(*Conentry)) {
-	for port, entries := range l.ports {
-		for e := range entries {
-			if e.Port == port {
-				fn(e)
-			}
-		}
-	}
-}
 
 // MakeStale withdraws the decisions that a change can concern: a regular packet that
 // enters later has to confirm each. It reports false if they are not known, or too
@@ -156,7 +53,7 @@ func (t *Table) MakeStale(s changes.Scope) bool {
 		return false // outer packets have addresses and next hops of their own
 	}
 	if s.Network.IsValid() {
-		return t.withdrawAmong(func(e *Conentry) bool { return inNetwork(&e.Conn, s.Network) }, nil)
+		return t.withdrawAmong(func(e *Conentry) bool { return t.inNetwork(e, s.Network) }, nil)
 	}
 	return t.withdrawNextHop(s.NextHop)
 }
@@ -174,7 +71,7 @@ func (t *Table) withdrawAmong(which func(*Conentry) bool, concerned func(*datapa
 		return false
 	}
 	done := true
-	t.live.all(func(e *Conentry) {
+	t.eachLive(func(e *Conentry) {
 		for _, slot := range e.allSlots() {
 			done = done && (!which(e) || t.withdraw(slot, concerned))
 		}
@@ -205,15 +102,15 @@ func (t *Table) withdrawPorts(s changes.Scope) bool {
 			others = true
 			continue
 		}
-		if !known || len(entries) > mostLookedAt {
+		if !known || entries.n > mostLookedAt {
 			return false
 		}
-		for e := range entries {
-			for _, slot := range e.allSlots() {
-				if !t.withdraw(slot, nil) {
-					return false
-				}
-			}
+		done := true
+		t.among(port, func(e *Conentry) {
+			done = done && t.Withdraw(e)
+		})
+		if !done {
+			return false
 		}
 	}
 	return !others || t.withdrawNextHop(s.NextHop)
@@ -260,8 +157,9 @@ func comes(h *datapath.Half, from changes.MAC) bool {
 }
 
 // inNetwork reports whether a connection has an address in a network.
-func inNetwork(c *conntrack.Conn, network netip.Prefix) bool {
-	for _, a := range [...]netip.AddrPort{c.Orig.Src, c.Orig.Dst, c.Reply.Src, c.Reply.Dst} {
+func (t *Table) inNetwork(e *Conentry, network netip.Prefix) bool {
+	orig, reply := t.tuples(e)
+	for _, a := range [...]netip.AddrPort{orig.Src, orig.Dst, reply.Src, reply.Dst} {
 		if network.Contains(a.Addr()) {
 			return true
 		}

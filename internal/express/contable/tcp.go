@@ -14,10 +14,10 @@ const silentAtOnce = 1000
 
 // reported is the state of a connection when conntrack was last updated.
 type reported struct {
-	mark uint64 // of the activity
+	mark uint32 // of the activity
 	// ended is the mark when conntrack was first found to have seen an end, 0
 	// if it has not.
-	ended uint64
+	ended uint32
 }
 
 // SeenEnded notes whether conntrack considers a silent connection ended, and
@@ -34,7 +34,7 @@ func (e *Conentry) SeenEnded(ended bool) (goneOn bool) {
 	return false
 }
 
-// Silent calls fn for the connections in n slots of the table, as Piece has
+// Silent calls fn for the connections in n places of the table, as Piece has
 // them, that have fallen silent, once each time; acknowledged means that all data of TCP has
 // arrived. It must run before a Sweep of these slots, which retires them.
 func (t *Table) Silent(from, n uint32, now time.Time, fn func(e *Conentry, acknowledged bool)) {
@@ -53,8 +53,7 @@ func (t *Table) fellSilent(e *Conentry, now time.Time) bool {
 	if !t.decided(e) || t.closed(e) {
 		return false
 	}
-	e.activity.observe(t.mark(e), now)
-	if now.Sub(e.activity.last) < silent || e.reported.mark == e.activity.mark {
+	if t.observe(e, now) < silent || e.reported.mark == e.activity.mark {
 		return false
 	}
 	e.reported.mark = e.activity.mark

@@ -1,10 +1,18 @@
 package contable_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/datapath"
@@ -27,7 +35,7 @@ func TestTotals(t *testing.T) {
 			}
 		case 2:
 			b.All(func(e *contable.Conentry) {
-				if e.Conn.ID%7 == uint32(i%7) {
+				if b.Conn(e).ID%7 == uint32(i%7) {
 					b.Retire(e, now)
 				}
 			})
@@ -90,7 +98,7 @@ func TestForgetPort(t *testing.T) {
 	}
 }
 
-// No call visits more slots than it was given, with a table of 1,048,576
+// No call visits more places than it was given, with a table of 1,048,576
 // connections as with this one: the entries of a piece lie in it.
 func TestPiecesAreBounded(t *testing.T) {
 	const piece = 16
@@ -105,42 +113,53 @@ func TestPiecesAreBounded(t *testing.T) {
 	}
 	for from, counted := uint32(0), uint64(0); ; {
 		in := uint64(0)
-		for i := from; i < from+piece; i++ {
-			if e := b.At(i); e != nil && b.halves[i].Key.Side>>datapath.SideShift != 0 {
+		b.All(func(e *contable.Conentry) {
+			if n := uint32(e.Number()); n >= from && n < from+piece {
 				in++
 			}
-		}
+		})
 		next := b.Count(from, piece)
 		if _, all := b.Table.Totals(); all.Bytes != counted+in {
-			t.Fatalf("%d counted in the slots from %d on, want %d", all.Bytes-counted, from, in)
+			t.Fatalf("%d counted in the places from %d on, want %d", all.Bytes-counted, from, in)
 		}
 		if counted += in; next == 0 {
 			break
 		}
 		before := b.Len()
 		if b.Table.Sweep(from, piece, start.Add(time.Hour)); uint64(before-b.Len()) != in {
-			t.Fatalf("%d retired in the slots from %d on, want %d", before-b.Len(), from, in)
+			t.Fatalf("%d retired in the places from %d on, want %d", before-b.Len(), from, in)
 		}
 		from = next
 	}
 }
 
-// The longest time that one piece of the largest table takes.
-func BenchmarkPiece(b *testing.B) {
-	const connections, piece = 1 << 20, 1 << 13
+// full returns a table with as many connections as it may have. Its slots are shared memory,
+// as the kernel's are.
+func full(b *testing.B, connections int) *bed {
 	bed := newBed(&testing.T{}, contable.Options{Connections: connections, PerContainer: connections, Idle: time.Hour, Tick: time.Millisecond})
-	placed := 0
 	for i := range connections {
 		conn := masqueraded(0)
 		conn.Orig.Src = at("172.17.0.2", 1024+i%60000)
-		server := netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i / 60000)}), 443)
-		conn.Orig.Dst = server
+		conn.Orig.Dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i / 60000)}), 443)
 		conn.Reply = conn.Orig.Reverse()
-		bed.grow()
-		if _, err := bed.Compose(endOf(7), conn.Orig, conn, start); err == nil {
-			placed++
+		for page, wants := bed.Wants(); wants; page, wants = bed.Wants() {
+			shared, err := unix.Mmap(-1, 0, datapath.PageSlots*int(unsafe.Sizeof(datapath.Half{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+			if err != nil {
+				b.Fatal(err)
+			}
+			bed.AddPage(page, unsafe.Slice((*datapath.Half)(unsafe.Pointer(&shared[0])), datapath.PageSlots))
+		}
+		if _, err := bed.Compose(endOf(7), conn.Orig, conn, start); err != nil {
+			b.Fatal(err)
 		}
 	}
+	return bed
+}
+
+// The longest time that one piece of the largest table takes.
+func BenchmarkPiece(b *testing.B) {
+	const connections, piece = 1 << 20, 1 << 12
+	bed := full(b, connections)
 	for name, walk := range map[string]func(from uint32) uint32{
 		"count": func(from uint32) uint32 { return bed.Count(from, piece) },
 		"sweep": func(from uint32) uint32 {
@@ -156,7 +175,35 @@ func BenchmarkPiece(b *testing.B) {
 				longest = max(longest, time.Since(before))
 			}
 			b.ReportMetric(float64(longest.Microseconds()), "us-longest")
-			b.ReportMetric(float64(placed), "connections")
 		})
 	}
+}
+
+// What a connection takes in a large table: the time to place it, and the daemon's own
+// memory, the table's slots aside.
+func BenchmarkFull(b *testing.B) {
+	const connections = 1 << 20
+	for b.Loop() {
+		before, began := private(b), time.Now()
+		bed := full(b, connections)
+		b.ReportMetric(float64(time.Since(began).Nanoseconds())/connections, "ns/connection")
+		b.ReportMetric(float64(private(b)-before)/connections, "B/connection")
+		runtime.KeepAlive(bed)
+	}
+}
+
+// private returns the resident bytes of this process that are shared with nobody.
+func private(b *testing.B) int {
+	runtime.GC()
+	debug.FreeOSMemory()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		b.Fatal(err)
+	}
+	var kb int
+	_, after, _ := strings.Cut(string(status), "RssAnon:")
+	if _, err := fmt.Sscan(after, &kb); err != nil {
+		b.Fatal(err)
+	}
+	return kb << 10
 }

@@ -115,7 +115,7 @@ func TestBridgedOnly(t *testing.T) {
 		if err != nil || !e.Bridged {
 			t.Fatalf("%+v, %v", e, err)
 		}
-		b.table.SetLease(e, lease, "")
+		b.table.SetLease(e, lease)
 	}
 	b := newBridgedBed(t)
 	compose(b)

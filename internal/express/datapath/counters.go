@@ -328,6 +328,7 @@ type Key struct {
 const (
 	SideUDP   = 1 << 0
 	SideIPv6  = 1 << 1
+	SideFlags = SideUDP | SideIPv6
 	SideShift = 2
 )
 

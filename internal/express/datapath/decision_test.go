@@ -104,7 +104,7 @@ func TestNoLease(t *testing.T) {
 			b.goesRegular(f.out, "lease_ended")
 			b.goesRegular(f.in, "lease_ended")
 			b.leaves(f.in)
-			b.table.SetLease(e, lease, "")
+			b.table.SetLease(e, lease)
 			b.decide(f.out)
 			b.decide(f.in)
 			b.goesExpress(f.out)

@@ -130,7 +130,7 @@ func (b *bed) end() contable.End { return contable.End{Port: b.port, Bridge: b.p
 func (b *bed) compose(f flow) *contable.Conentry {
 	b.t.Helper()
 	e := b.place(f)
-	b.table.SetLease(e, lease, "")
+	b.table.SetLease(e, lease)
 	return e
 }
 

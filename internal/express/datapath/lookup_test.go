@@ -66,7 +66,7 @@ func TestManyConnections(t *testing.T) {
 		f.conn.Reply.Dst = addr(fmt.Sprintf("192.0.2.1:%d", 2000+i))
 		f = newFlow(f.conn.Orig, f.conn)
 		if e, err := b.table.Compose(b.end(), f.tuple, f.conn, time.Now()); err == nil {
-			b.table.SetLease(e, lease, "")
+			b.table.SetLease(e, lease)
 			all = append(all, f)
 			b.regular(f.out)
 			b.regular(f.in)
