@@ -27,7 +27,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
-	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/service"
@@ -68,21 +67,15 @@ type Agent struct {
 	stages *stageLog
 	busy   keyedMutex // held by the request of an attachment
 	census *census
+	owners *owners
+	claims *claims
+	starts *starts
+	tally  *tally
 
 	mu       sync.Mutex
 	networks map[string]*network // by name
 	records  map[string]*Record  // by key
-	owners   map[string]Owner    // by the device on the host
-	// listeners receive changes of owners.
-	listeners map[chan []api.Owner]bool
-	inPlace   map[string]uint64 // containers without a pooled namespace, by reason
-	handed    uint64            // containers with a pooled namespace
-	// displaced is when a runtime's namespace was last displaced.
-	displaced time.Time
-	began     map[string]began // current stage of scon-oci, by container
-	pending   map[string]pendingStart
-	claims    map[string]*cni.Conf // networks prepared on the host
-	closed    bool
+	closed   bool
 }
 
 // New starts an agent and reconciles the kernel's state with the records.
@@ -90,9 +83,8 @@ func New(o Options) (_ *Agent, err error) {
 	a := &Agent{
 		opts: o, log: o.Logger, gates: newGates(o.Config.Limits), beneath: netns.HasBeneath(),
 		networks: make(map[string]*network), records: make(map[string]*Record),
-		owners: make(map[string]Owner), listeners: make(map[chan []api.Owner]bool), inPlace: make(map[string]uint64),
-		pulse: service.NewPulse(), rules: make(chan struct{}, 1), began: make(map[string]began), pending: make(map[string]pendingStart),
-		claims: make(map[string]*cni.Conf),
+		owners: newOwners(), claims: newClaims(), starts: newStarts(), tally: newTally(),
+		pulse: service.NewPulse(), rules: make(chan struct{}, 1),
 	}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	defer func() {
@@ -240,11 +232,9 @@ func (a *Agent) findHome() error {
 func (a *Agent) Close() error {
 	a.cancel()
 	a.background.Wait()
+	a.owners.close()
 	a.mu.Lock()
 	a.closed = true
-	for listener := range a.listeners {
-		a.endStream(listener)
-	}
 	networks := slices.Collect(maps.Values(a.networks))
 	used := make(map[string]bool)
 	for _, r := range a.records {
@@ -299,12 +289,12 @@ func (a *Agent) keep(r *Record) error {
 	if err := a.store.put(r); err != nil {
 		return err
 	}
+	if r.Pooled != "" {
+		a.tally.countHanded()
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.records[r.key] = r
-	if r.Pooled != "" {
-		a.handed++
-	}
 	return nil
 }
 
@@ -346,7 +336,7 @@ func (a *Agent) add(pid int, at cni.Attachment, c *cni.Conf, bundle string) (_ *
 	n := a.networkOf(c)
 	err = a.addPooled(n, r, ns, pid, c)
 	if in := errInPlace(""); errors.As(err, &in) {
-		a.countInPlace(string(in))
+		a.tally.countInPlace(string(in))
 		if err != errInPlace(in) {
 			a.log.Warn("hand over a pooled namespace", "container", at.ContainerID, "error", err)
 		}
@@ -368,12 +358,6 @@ func (a *Agent) begin(s Stage, container string) (end func()) {
 	}
 }
 
-func (a *Agent) countInPlace(why string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.inPlace[why]++
-}
-
 // addInPlace makes the device in the runtime's namespace.
 func (a *Agent) addInPlace(n *network, r *Record, ns *os.File, at cni.Attachment, c *cni.Conf) (err error) {
 	if devices.HasHost(c.Kind) {
@@ -392,10 +376,10 @@ func (a *Agent) addInPlace(n *network, r *Record, ns *os.File, at cni.Attachment
 	if r.Inode == 0 && !strings.HasPrefix(where, "/proc/") {
 		where = ns.Name()
 	}
-	a.own(r.Host, Owner{Netns: where, ContainerID: r.ContainerID})
+	a.owners.set(r.Host, Owner{Netns: where, ContainerID: r.ContainerID})
 	defer func() {
 		if err != nil {
-			a.disown(r.Host)
+			a.owners.remove(r.Host)
 		}
 	}()
 	end := a.begin(StageAttachIf, r.ContainerID)
@@ -461,7 +445,7 @@ func (a *Agent) detach(r *Record) error {
 	a.mu.Lock()
 	delete(a.records, r.key)
 	a.mu.Unlock()
-	a.disown(r.Host)
+	a.owners.remove(r.Host)
 	step("del-record")
 	if r.Pooled == "" {
 		return nil

@@ -3,6 +3,7 @@ package startup
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -110,7 +111,7 @@ func (a *Agent) prepare(n *network) error {
 	if n.prepared && n.shared == devices.SharedIndex(&n.conf.Network) {
 		return nil
 	}
-	if err := a.claim(n.conf); err != nil {
+	if err := a.claims.add(n.conf); err != nil {
 		return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("network %q: %v", n.conf.Name, err), "")
 	}
 	if err := a.store.putNetwork(n.conf); err != nil {
@@ -123,12 +124,20 @@ func (a *Agent) prepare(n *network) error {
 	return nil
 }
 
-// claim refuses a network whose containers could reach those of another tenant's
+// claims are the networks that are prepared on the host.
+type claims struct {
+	mu sync.Mutex
+	of map[string]*cni.Conf // by name
+}
+
+func newClaims() *claims { return &claims{of: make(map[string]*cni.Conf)} }
+
+// add refuses a network whose containers could reach those of another tenant's
 // network.
-func (a *Agent) claim(c *cni.Conf) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for name, other := range a.claims {
+func (s *claims) add(c *cni.Conf) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, other := range s.of {
 		if name == c.Name {
 			continue
 		}
@@ -136,8 +145,24 @@ func (a *Agent) claim(c *cni.Conf) error {
 			return err
 		}
 	}
-	a.claims[c.Name] = c
+	s.of[c.Name] = c
 	return nil
+}
+
+// recover takes up a network that an earlier agent prepared, the latest configuration first.
+func (s *claims) recover(c *cni.Conf) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of[c.Name] == nil {
+		s.of[c.Name] = c
+	}
+}
+
+// all returns the configurations by name.
+func (s *claims) all() map[string]*cni.Conf {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.of)
 }
 
 // make makes a device. If the network's host state is missing, it is prepared again.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -34,39 +35,72 @@ func (a *Agent) OCI(o control.OCI) error {
 	case o.Outcome != "":
 		return a.ociDone(o)
 	case o.Verb == "create":
-		a.ociBegin(StageCgroup, o.ID)
+		a.starts.began(o.ID, a.begin(StageCgroup, o.ID))
 		return a.ociCreate(o)
 	case o.Verb == "start":
-		a.ociBegin(StageStartVM, o.ID)
+		a.starts.began(o.ID, a.begin(StageStartVM, o.ID))
 		return a.ociStart(o)
 	}
 	return nil
 }
 
-// began is the stage that a container is in.
-type began struct {
-	stage Stage
-	end   func()
+// starts are the containers that a runtime is starting by scon-oci, by their IDs.
+type starts struct {
+	mu      sync.Mutex
+	end     map[string]func() // ends the stage that a container is in
+	pending map[string]pendingStart
 }
 
-func (a *Agent) ociBegin(s Stage, id string) {
-	end := a.begin(s, id)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.began[id] = began{s, end}
+// pendingStart is a container whose device is made in place before its start.
+type pendingStart struct {
+	n       *network
+	pidFile string
+	bundle  string
+}
+
+func newStarts() *starts {
+	return &starts{end: make(map[string]func()), pending: make(map[string]pendingStart)}
+}
+
+// began notes what ends the stage of a container.
+func (s *starts) began(id string, end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end[id] = end
+}
+
+// ended returns what ends the stage of a container, nil if it is in none.
+func (s *starts) ended(id string) (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end = s.end[id]
+	delete(s.end, id)
+	return end
+}
+
+// wait has a container's device made at its start.
+func (s *starts) wait(id string, p pendingStart) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending[id] = p
+}
+
+// take returns what a container's start has to wait for, if anything.
+func (s *starts) take(id string) (p pendingStart, waits bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, waits = s.pending[id]
+	delete(s.pending, id)
+	return p, waits
 }
 
 // ociDone ends a container's stage, and its attachments after a delete.
 func (a *Agent) ociDone(o control.OCI) error {
-	a.mu.Lock()
-	b := a.began[o.ID]
-	delete(a.began, o.ID)
 	if o.Verb == "delete" || o.Outcome == "failed" {
-		delete(a.pending, o.ID)
+		a.starts.take(o.ID)
 	}
-	a.mu.Unlock()
-	if b.end != nil {
-		b.end()
+	if end := a.starts.ended(o.ID); end != nil {
+		end()
 	}
 	if o.Verb == "delete" && o.Outcome == "done" || o.Verb == "create" && o.Outcome == "failed" {
 		return a.detachAll(a.attachments(), func(r *Record) bool { return r.ContainerID == o.ID && r.Bundle != "" })
@@ -102,9 +136,7 @@ func (a *Agent) ociCreate(o control.OCI) (err error) {
 		if o.PidFile == "" {
 			return fmt.Errorf("container %s has a user namespace: --pid-file is required to make its device in place", o.ID)
 		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.pending[o.ID] = pendingStart{n, o.PidFile, o.Bundle}
+		a.starts.wait(o.ID, pendingStart{n, o.PidFile, o.Bundle})
 		return nil
 	}
 	r := &Record{Network: n.conf.Network, ContainerID: o.ID, IfName: pooledName, Bundle: o.Bundle, key: key}
@@ -113,7 +145,7 @@ func (a *Agent) ociCreate(o control.OCI) (err error) {
 	}
 	e := a.take(n)
 	if e == nil {
-		a.countInPlace("the pool is empty")
+		a.tally.countInPlace("the pool is empty")
 		return a.ociWire(n, r, file)
 	}
 	step("oci-taken")
@@ -153,21 +185,11 @@ func (a *Agent) ociHand(n *network, r *Record, e *entry, file *bundle) error {
 	return nil
 }
 
-// pendingStart is a container whose device is made in place before its start.
-type pendingStart struct {
-	n       *network
-	pidFile string
-	bundle  string
-}
-
 // ociStart makes the device in place for a container that could not get a pooled
 // namespace; its process exists now.
 func (a *Agent) ociStart(o control.OCI) error {
-	a.mu.Lock()
-	p, ok := a.pending[o.ID]
-	delete(a.pending, o.ID)
-	a.mu.Unlock()
-	if !ok {
+	p, waits := a.starts.take(o.ID)
+	if !waits {
 		return nil
 	}
 	text, err := os.ReadFile(p.pidFile)

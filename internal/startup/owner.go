@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/scon-project/scon/internal/api"
 )
@@ -24,23 +25,45 @@ func (o Owner) api(host string) api.Owner {
 	return api.Owner{Host: host, Netns: netns, Container: o.ContainerID}
 }
 
-// own announces the owner of a device, before the device exists.
-func (a *Agent) own(host string, o Owner) {
+// owners are those of the host's devices. Listeners hear of every change.
+type owners struct {
+	mu        sync.Mutex
+	of        map[string]Owner // by device
+	listeners map[chan []api.Owner]bool
+	closed    bool
+}
+
+func newOwners() *owners {
+	return &owners{of: make(map[string]Owner), listeners: make(map[chan []api.Owner]bool)}
+}
+
+// set announces the owner of a device, before the device exists.
+func (s *owners) set(host string, o Owner) {
 	if host == "" {
 		return
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.owners[host] = o
-	a.publish(o.api(host))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of[host] = o
+	s.publish(o.api(host))
 }
 
-func (a *Agent) disown(host string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if _, ok := a.owners[host]; ok {
-		delete(a.owners, host)
-		a.publish(api.Owner{Host: host, Gone: true})
+func (s *owners) remove(host string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.of[host]; ok {
+		delete(s.of, host)
+		s.publish(api.Owner{Host: host, Gone: true})
+	}
+}
+
+// close ends all streams.
+func (s *owners) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for listener := range s.listeners {
+		s.endStream(listener)
 	}
 }
 
@@ -51,41 +74,42 @@ const ownersAhead = 1024
 // channel is closed when ctx or the agent ends, or when the listener does not keep
 // up.
 func (a *Agent) Owners(ctx context.Context) (now []api.Owner, changes <-chan []api.Owner) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	s := a.owners
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	now = []api.Owner{}
-	for host, o := range a.owners {
+	for host, o := range s.of {
 		now = append(now, o.api(host))
 	}
 	listener := make(chan []api.Owner, ownersAhead)
-	if a.closed {
+	if s.closed {
 		close(listener)
 		return now, listener
 	}
-	a.listeners[listener] = true
+	s.listeners[listener] = true
 	context.AfterFunc(ctx, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.endStream(listener)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.endStream(listener)
 	})
 	return now, listener
 }
 
 // publish sends a change to every listener. The caller holds the lock.
-func (a *Agent) publish(o api.Owner) {
-	for listener := range a.listeners {
+func (s *owners) publish(o api.Owner) {
+	for listener := range s.listeners {
 		select {
 		case listener <- []api.Owner{o}:
 		default:
-			a.endStream(listener)
+			s.endStream(listener)
 		}
 	}
 }
 
 // endStream closes a listener's channel, once. The caller holds the lock.
-func (a *Agent) endStream(listener chan []api.Owner) {
-	if a.listeners[listener] {
-		delete(a.listeners, listener)
+func (s *owners) endStream(listener chan []api.Owner) {
+	if s.listeners[listener] {
+		delete(s.listeners, listener)
 		close(listener)
 	}
 }

@@ -66,10 +66,10 @@ func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, er
 	if devices.HasHost(n.conf.Kind) {
 		e.host = pooledPrefix + e.number
 	}
-	a.own(e.host, Owner{Netns: netns.FdPath(e.ns)})
+	a.owners.set(e.host, Owner{Netns: netns.FdPath(e.ns)})
 	defer func() {
 		if err != nil {
-			a.disown(e.host)
+			a.owners.remove(e.host)
 			e.ns.Close()
 		}
 	}()
@@ -124,7 +124,7 @@ func (a *Agent) drop(n *network, e *entry) error {
 	if err != nil {
 		return err
 	}
-	a.disown(e.host)
+	a.owners.remove(e.host)
 	n.space.Release(e.leases, now())
 	return e.ns.Close()
 }
@@ -176,9 +176,7 @@ func (a *Agent) addPooled(n *network, r *Record, ns *os.File, pid int, c *cni.Co
 	e.ns.Close()
 	// The runtime's namespace is free now.
 	if empty, err := os.Open(netns.FdPath(ns)); err == nil {
-		a.mu.Lock()
-		a.displaced = now()
-		a.mu.Unlock()
+		a.tally.noteDisplaced()
 		n.pool.Give(empty)
 	}
 	return nil
@@ -190,7 +188,7 @@ func (a *Agent) hand(r *Record, e *entry, c *cni.Conf) {
 	r.Pooled, r.Host, r.Leases = e.number, e.host, e.leases
 	r.Number, r.Inode = e.inode, e.inode
 	r.Result = resultOf(c, r, e.made)
-	a.own(e.host, Owner{Netns: r.Netns, ContainerID: r.ContainerID})
+	a.owners.set(e.host, Owner{Netns: r.Netns, ContainerID: r.ContainerID})
 }
 
 // unswappable returns the reason why a runtime's namespace cannot be replaced, or "".
@@ -272,10 +270,7 @@ func (a *Agent) isUnused(ns *os.File) error {
 	if !isEmpty(ns) {
 		return errors.New("it has devices")
 	}
-	a.mu.Lock()
-	since := a.displaced
-	a.mu.Unlock()
-	pid, err := a.census.user(inode, since)
+	pid, err := a.census.user(inode, a.tally.lastDisplaced())
 	if err == nil && pid != 0 {
 		err = fmt.Errorf("process %d uses it", pid)
 	}

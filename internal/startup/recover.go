@@ -30,7 +30,7 @@ func (a *Agent) recover() error {
 	}
 	for _, r := range whole {
 		a.records[r.key] = r
-		a.own(r.Host, Owner{Netns: r.Netns, ContainerID: r.ContainerID})
+		a.owners.set(r.Host, Owner{Netns: r.Netns, ContainerID: r.ContainerID})
 	}
 	marked, err := a.findMarked(len(corrupt) > 0)
 	if err != nil {
@@ -109,8 +109,8 @@ func (a *Agent) recoverNetworks() error {
 		return err
 	}
 	for _, c := range networks {
-		if a.claims[c.Name] == nil && a.hasContainers(c.Name) {
-			a.claims[c.Name] = c // the latest configuration comes first
+		if a.hasContainers(c.Name) {
+			a.claims.recover(c)
 		}
 		if err := a.host.Sweep(c); err != nil {
 			a.log.Warn("remove leftovers of containers", "network", c.Name, "error", err)

@@ -24,9 +24,9 @@ func (a *Agent) RulesChanged() {
 
 // keepRules restores missing rules of networks and of their containers.
 func (a *Agent) keepRules() error {
+	confs := a.claims.all()
 	a.mu.Lock()
 	networks := slices.Collect(maps.Values(a.networks))
-	confs := maps.Clone(a.claims)
 	var containers []devices.Spec
 	records := make(map[string]*Record)
 	for _, r := range a.records {

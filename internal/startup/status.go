@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -26,9 +25,9 @@ func (a *Agent) Startup() (control.Startup, error) {
 	for stage, g := range a.gates.states() {
 		s.Stages[string(stage)] = control.StartupStage{Limit: g.Limit, Inside: g.Inside, Waiting: g.Waiting, Late: g.Late, Ended: times[stage].Count}
 	}
+	s.HandedOver, s.InPlace = a.tally.counts()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s.HandedOver, s.InPlace = a.handed, maps.Clone(a.inPlace)
 	for _, n := range a.networks {
 		s.Networks = append(s.Networks, n.status())
 	}

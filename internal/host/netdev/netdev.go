@@ -1,8 +1,11 @@
-// Package netdev lists network devices where some come and go all the time.
+// Package netdev lists network devices where some come and go all the time, and names new
+// ones.
 package netdev
 
 import (
+	"crypto/rand"
 	"errors"
+	"net"
 
 	"github.com/vishvananda/netlink"
 )
@@ -19,4 +22,13 @@ func List() (links []netlink.Link, err error) {
 		}
 	}
 	return links, err
+}
+
+// RandomMAC returns a locally administered MAC address, for a bridge that would else take
+// that of a port.
+func RandomMAC() net.HardwareAddr {
+	mac := make(net.HardwareAddr, 6)
+	_, _ = rand.Read(mac) // never fails
+	mac[0] = mac[0]&^1 | 2
+	return mac
 }

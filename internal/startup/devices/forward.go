@@ -1,7 +1,6 @@
 package devices
 
 import (
-	"crypto/rand"
 	"fmt"
 	"net/netip"
 	"os"
@@ -56,14 +55,6 @@ func setAlias(index int, alias string) nlmsg.Command {
 	e := nlmsg.NewEncoder()
 	e.String(unix.IFLA_IFALIAS, alias)
 	return nlmsg.Command{What: fmt.Sprintf("name device %d", index), Type: unix.RTM_NEWLINK, Data: append(ifinfo(index, 0, 0), encoded(e)...)}
-}
-
-// randomMAC returns a MAC address for a bridge, which would else take that of a port.
-func randomMAC() []byte {
-	mac := make([]byte, 6)
-	_, _ = rand.Read(mac) // never fails
-	mac[0] = mac[0]&^1 | 2
-	return mac
 }
 
 // forward enables forwarding on the host, if the network needs it.

@@ -50,7 +50,7 @@ const madeBySCON = "made by scon for its containers"
 
 // ensureBridge makes the bridge if it is missing, and adds the gateway addresses.
 func (h *Host) ensureBridge(c *cni.Conf) error {
-	err := h.rt.Do(newLink(link{name: c.Bridge, kind: "bridge", up: true, mtu: c.MTU, mac: randomMAC()}))
+	err := h.rt.Do(newLink(link{name: c.Bridge, kind: "bridge", up: true, mtu: c.MTU, mac: netdev.RandomMAC()}))
 	fresh := err == nil
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return err

@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -25,21 +24,13 @@ const (
 // hostAlias marks the host's ends of the driver's devices.
 const hostAlias = "container of a network of scon's docker driver"
 
-// randomMAC returns a MAC address for a bridge, which would else take that of a port.
-func randomMAC() net.HardwareAddr {
-	mac := make(net.HardwareAddr, 6)
-	_, _ = rand.Read(mac) // never fails
-	mac[0] = mac[0]&^1 | 2
-	return mac
-}
-
 // macOf derives a MAC address from the IPv4 address, as Docker's bridge driver does: the
 // next container with that address has the same one, so neighbour tables stay valid.
 func macOf(e *Endpoint) string {
 	if a, ok := e.addr(false); ok {
 		return append(net.HardwareAddr{0x02, 0x42}, a.AsSlice()...).String()
 	}
-	return randomMAC().String()
+	return netdev.RandomMAC().String()
 }
 
 // makeBridge makes a network's bridge with those of the host's addresses that are

@@ -11,6 +11,7 @@ import (
 
 	"github.com/docker/go-plugins-helpers/network"
 
+	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/suggest"
 )
 
@@ -127,7 +128,7 @@ func networkOf(r *network.CreateNetworkRequest) (*Network, error) {
 		return nil, fmt.Errorf("network identifier %q: want at least %d characters", r.NetworkID, maxDeviceName)
 	}
 	n := &Network{
-		ID: r.NetworkID, Bridge: bridgePrefix + r.NetworkID[:maxDeviceName-len(bridgePrefix)], MAC: randomMAC().String(),
+		ID: r.NetworkID, Bridge: bridgePrefix + r.NetworkID[:maxDeviceName-len(bridgePrefix)], MAC: netdev.RandomMAC().String(),
 		Masquerade: true, IfPrefix: defaultPrefix, Endpoints: make(map[string]*Endpoint),
 	}
 	n.Internal, _ = r.Options[labelInternal].(bool)
