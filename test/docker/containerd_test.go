@@ -22,6 +22,9 @@ import (
 const containerdConfig = `version = 2
 root = "/run/containerd-data"
 disabled_plugins = ["io.containerd.internal.v1.opt"]
+[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+  platform = "linux"
+  snapshotter = "native"
 [plugins."io.containerd.grpc.v1.cri"]
   restrict_oom_score_adj = true
   disable_tcp_service = true

@@ -33,6 +33,9 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
   "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs"]
 [grpc]
   address = "{{.Dir}}/engine.sock"
+[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+  platform = "linux"
+  snapshotter = "native"
 [plugins."io.containerd.grpc.v1.cri"]
   restrict_oom_score_adj = true
   disable_tcp_service = true
