@@ -133,7 +133,7 @@ func TestDriver(t *testing.T) {
 			{"network create -d scon -o parent=uplink x", "not by a parent device"},
 			{"network create -d scon -o com.docker.network.driver.mut=1400 x", `did you mean "com.docker.network.driver.mtu"?`},
 			{"network create -d scon --subnet 172.30.0.128/25 x", "overlaps"},
-			{"run --rm --network green --publish 8080:80 nginx true", "already allocated"},
+			{"run --rm --network green --publish 8080:80 nginx busybox true", "already allocated"},
 		} {
 			out, err := e.Command("docker", strings.Fields(c.command)...).CombinedOutput()
 			if err == nil || !strings.Contains(string(out), c.want) {
