@@ -3,6 +3,7 @@ package services
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +13,20 @@ import (
 	"github.com/scon-project/scon/test/bed/lab"
 	"github.com/scon-project/scon/test/bed/scontest"
 )
+
+// agentMode returns the flag for Prometheus' agent mode, which was a feature to enable
+// before Prometheus 3.
+func agentMode(t *testing.T) string {
+	t.Helper()
+	help, err := exec.Command(installed(t, "prometheus"), "--help").CombinedOutput()
+	if err != nil {
+		t.Fatalf("prometheus --help: %v: %s", err, help)
+	}
+	if strings.Contains(string(help), "[no-]agent ") {
+		return "--agent"
+	}
+	return "--enable-feature=agent"
+}
 
 // A gateway's Prometheus in agent mode sends every series of the three services to a
 // central one, where they have the site's and the gateway's names, and where alerts tell
@@ -41,7 +56,7 @@ func TestPrometheusFleet(t *testing.T) {
 	}
 	agent := startPrometheus(b, lab.Device, strings.NewReplacer("SITE", "berlin", "GATEWAY", "gw7",
 		"CENTRAL", b.Addr(lab.Edge).String(), "scrape_interval: 30s", "scrape_interval: 1s").Replace(string(settings)),
-		"--enable-feature=agent", "--storage.agent.path=agent")
+		agentMode(t), "--storage.agent.path=agent")
 
 	// The targets' own counts of samples are the central one's numbers of series.
 	for _, job := range []string{"scon", "scon-startup", "scon-pipe"} {
