@@ -37,8 +37,6 @@ func newOCI(o startbench.Order) (r *oci, err error) {
 		r.Command = o.Wrapper
 	}
 	if o.Runtime == startbench.RuntimeRunsc {
-		// ptrace is the only platform that needs neither KVM nor a newer gVisor.
-		r.ExtraArgs = []string{"--platform=ptrace"}
 		r.hidden, err = hideSysctls(filepath.Join(o.Dir, "sysctl"))
 	}
 	return r, err
