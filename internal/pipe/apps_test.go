@@ -13,8 +13,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
 )
@@ -27,7 +30,9 @@ type application struct {
 	bytes          uint64 // least number of bytes carried by the pipe
 }
 
-// mosquitto: one client publishes lines, another one has subscribed to them.
+// mosquitto: one client publishes lines, another one has subscribed to them. The first one
+// gets the end of its input when the other one has all lines: mosquitto_pub 2.1 leaves, with
+// success, 0.1 s after the end, whatever it has not sent yet.
 func mosquitto(t *testing.T, dir string, content []byte) application {
 	t.Helper()
 	const line = 32 << 10 // of hexadecimal digits
@@ -40,9 +45,10 @@ func mosquitto(t *testing.T, dir string, content []byte) application {
 	if err := errors.Join(os.WriteFile(lines, text.Bytes(), 0o644), os.WriteFile(conf, []byte(settings), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	sub := "mosquitto_sub -h 10.9.0.2 -t lines -q 1 -c -i "
-	script := fmt.Sprintf("id=$$; %[1]s $id -E && mosquitto_pub -h 10.9.0.2 -t lines -q 1 -l < %[2]s && %[1]s $id -C %[3]d | sha256sum",
-		sub, lines, len(content)/(line/2))
+	script := fmt.Sprintf(`sub="mosquitto_sub -h 10.9.0.2 -t lines -q 1 -c -i $$" end=%[1]s.$$
+mkfifo $end && $sub -E || exit
+cat %[1]s $end | mosquitto_pub -h 10.9.0.2 -t lines -q 1 -l &
+$sub -C %[2]d | sha256sum && : >$end && wait $!`, lines, len(content)/(line/2))
 	return application{
 		1883, []string{"mosquitto", "-c", conf}, []string{"sh", "-c", script},
 		fmt.Sprintf("%x", sha256.Sum256(text.Bytes())), 16 << 20,
@@ -223,15 +229,16 @@ func start(t *testing.T, ns string, cmd *exec.Cmd) {
 	})
 }
 
-// output runs a command, for 30 s at most, and returns its output.
+// output runs a command, with all that it starts for 30 s at most, and returns its output.
 func output(ns string, cmd *exec.Cmd) ([]byte, error) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.WaitDelay = time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := netns.Do(ns, cmd.Start); err != nil {
 		return nil, err
 	}
-	late := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	late := time.AfterFunc(30*time.Second, func() { _ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
 	defer late.Stop()
 	err := cmd.Wait()
 	return out.Bytes(), err
