@@ -11,7 +11,6 @@ import (
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/doctor"
-	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/plain"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/state"
@@ -47,7 +46,7 @@ exit status is 1 when a requirement of SCON is missing or a service hangs.`,
 			if err != nil {
 				return err
 			}
-			d, err := examine(namespace, doctor.Options{ExactCounters: c.ExactCounters})
+			d, err := doctor.ExamineIn(namespace, doctor.Options{ExactCounters: c.ExactCounters})
 			if err != nil {
 				return err
 			}
@@ -99,18 +98,6 @@ func (t *tool) doctorLatency(asJSON bool) error {
 		}
 	}
 	return out.Flush()
-}
-
-// examine examines a network namespace. Its own ("") needs no privilege to enter.
-func examine(namespace string, o doctor.Options) (d api.Doctor, err error) {
-	if namespace == "" {
-		return doctor.Examine(o), nil
-	}
-	err = netns.Do(namespace, func() error {
-		d = doctor.Examine(o)
-		return nil
-	})
-	return d, err
 }
 
 // missing returns an error if a requirement of SCON is missing.

@@ -69,8 +69,8 @@ func fakeRun(ctx context.Context, u unit, o service.Options) error {
 	ctx, stop := context.WithTimeout(ctx, fakeLife)
 	defer stop()
 	b := &fakeBackend{stop: stop}
-	if o.Page != nil {
-		page, err := o.Page(live.NewFeed(ctx, b, time.Second), b)
+	if listen := daemonPage(o); listen != nil && u.Service == state.Express {
+		page, err := listen(live.NewFeed(ctx, b, time.Second), b)
 		if err != nil {
 			return err
 		}

@@ -80,7 +80,6 @@ func (t *tool) serve(u unit, o service.Options, handOver bool, read func() (serv
 	o.Ready = func() { o.Logger.Info("ready", "socket", o.Socket, "netns", o.Netns, "version", o.Version) }
 	ends := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
 	if u.Service == state.Express {
-		o.Page = daemonPage(o)
 		keeps := []os.Signal{syscall.SIGUSR1}
 		if handOver {
 			ends, keeps = ends[:1], append(keeps, ends[1])

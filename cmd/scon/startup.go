@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/numbers"
 	"github.com/scon-project/scon/internal/plain"
@@ -90,15 +88,7 @@ func (t *tool) newStartupPoolCommand() *cobra.Command {
 
 // startup returns the state of the startup service's agent.
 func (t *tool) startup() (control.Startup, error) {
-	return startupOf(control.Dial(t.socketOf(state.Startup)))
-}
-
-func startupOf(c *control.Client) (control.Startup, error) {
-	s, err := c.Startup()
-	if refused := new(api.Error); errors.As(err, &refused) && refused.Status == 404 {
-		return s, errors.New("the startup service runs for Docker's network driver only; set startup.enabled in the configuration for networks of its own")
-	}
-	return s, err
+	return control.Dial(t.socketOf(state.Startup)).Startup()
 }
 
 func (t *tool) printStartup(s control.Startup) error {

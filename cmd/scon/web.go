@@ -16,9 +16,11 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/cli"
+	"github.com/scon-project/scon/internal/express"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/state"
 	"github.com/scon-project/scon/internal/web"
+	"github.com/scon-project/scon/internal/web/documents"
 )
 
 // webAddress is the default address of the page.
@@ -57,14 +59,14 @@ browser, 'ssh -L 9478:127.0.0.1:9478 HOST' brings the page to yours. The page on
 // serveWeb serves the page over the daemon's socket until a signal.
 func (t *tool) serveWeb(address string) error {
 	dir := filepath.Dir(t.socketOf(state.Express))
-	documents := documents{dir: dir, express: t.client()}
+	o := documents.Options{Dir: dir, Express: t.client()}
 	if daemon, err := state.Read(dir); err == nil { // only root may read it
-		documents.netns, documents.counters = daemon.Netns, daemon.Config.ExactCounters
+		o.Netns, o.Counters = daemon.Netns, daemon.Config.ExactCounters
 	}
 	if os.Geteuid() != 0 {
-		documents.noProfile = "only root may trace packets"
+		o.NoProfile = "only root may trace packets"
 	}
-	s, err := web.Listen(address, web.Options{Feed: web.Relay(t.client().Live), Documents: documents.all()})
+	s, err := web.Listen(address, web.Options{Feed: web.Relay(t.client().Live), Documents: documents.All(o)})
 	if err != nil {
 		return err
 	}
@@ -86,13 +88,15 @@ func (t *tool) showPage(address string) {
 }
 
 // daemonPage returns what listens for the page of a daemon, nil if the settings have none.
-func daemonPage(o service.Options) func(http.Handler, api.Reader) (service.Page, error) {
+func daemonPage(o service.Options) express.Page {
 	if o.Config.Web == "" {
 		return nil
 	}
-	return func(feed http.Handler, express api.Reader) (service.Page, error) {
-		documents := documents{dir: o.StateDir, express: express, counters: o.Config.ExactCounters, noProfile: "the daemon does not trace packets"}
-		s, err := web.Listen(o.Config.Web, web.Options{Feed: feed, Documents: documents.all(), Group: o.Config.SocketGroup})
+	return func(feed http.Handler, asked api.Reader) (service.Page, error) {
+		all := documents.All(documents.Options{
+			Dir: o.StateDir, Express: asked, Counters: o.Config.ExactCounters, NoProfile: "the daemon does not trace packets",
+		})
+		s, err := web.Listen(o.Config.Web, web.Options{Feed: feed, Documents: all, Group: o.Config.SocketGroup})
 		if err != nil {
 			return nil, err
 		}

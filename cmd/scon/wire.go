@@ -47,7 +47,10 @@ func units() []unit {
 			Service: state.Express, name: "daemon", command: []string{"daemon"},
 			enabled: func(config.Config) bool { return true }, settings: config.Config.OfExpress,
 			require: doctor.Require, dial: func(socket string) *api.Service { return api.Dial(socket).Service },
-			run: express.Run, clean: express.Clean, pinned: express.Pinned, liberal: liberal.End,
+			run: func(ctx context.Context, o service.Options) error {
+				return express.Run(ctx, o, daemonPage(o))
+			},
+			clean: express.Clean, pinned: express.Pinned, liberal: liberal.End,
 		},
 		{
 			Service: state.Startup, name: "startup service", command: []string{"startup", "serve"},

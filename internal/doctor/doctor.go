@@ -5,7 +5,10 @@
 // read where it cannot be tried.
 package doctor
 
-import "github.com/scon-project/scon/internal/api"
+import (
+	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/host/netns"
+)
 
 // Levels of a capability and of a finding.
 const (
@@ -144,6 +147,19 @@ var capabilities = []capability{
 // Options are the daemon's settings that checks depend on.
 type Options struct {
 	ExactCounters []string // counters of rules that must miss no packet
+}
+
+// ExamineIn is Examine for a network namespace as given by --netns. This process's own, "",
+// needs no privilege to enter.
+func ExamineIn(namespace string, o Options) (d api.Doctor, err error) {
+	if namespace == "" {
+		return Examine(o), nil
+	}
+	err = netns.Do(namespace, func() error {
+		d = Examine(o)
+		return nil
+	})
+	return d, err
 }
 
 // Examine checks the machine and the network namespace of the calling

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,9 @@ import (
 // Options say where and how to work.
 type Options = service.Options
 
+// Page listens for the live page, which consists of the feed and of what the page asks for.
+type Page func(feed http.Handler, asked api.Reader) (service.Page, error)
+
 // forceClsact is set by tests: hook by clsact even where the kernel has tcx.
 var forceClsact bool
 
@@ -46,6 +50,7 @@ var PageSlots int
 // owns its state and says which goroutines may call it.
 type Daemon struct {
 	opts    Options
+	page    Page // nil without one
 	log     *slog.Logger
 	started time.Time
 
@@ -81,8 +86,9 @@ type Daemon struct {
 }
 
 // Run works until ctx ends or a client stops it, then removes everything that
-// SCON owns in this namespace. It returns nil after an orderly end.
-func Run(ctx context.Context, o Options) (err error) {
+// SCON owns in this namespace. It returns nil after an orderly end. Without page there is no
+// live page.
+func Run(ctx context.Context, o Options, page Page) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 
@@ -98,7 +104,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer pins.unlock()
 
 	d := &Daemon{
-		opts: o, log: o.Logger, started: time.Now(), ctx: ctx, stop: stop,
+		opts: o, page: page, log: o.Logger, started: time.Now(), ctx: ctx, stop: stop,
 		namer: discover.NewNamer(), pulse: service.NewPulse(), watchdog: service.NewWatchdog(), sweeper: newSweeper(), silent: silent{files: sysctl.NewReader()},
 		calls: make(chan func()), history: history.New(),
 	}
@@ -351,8 +357,8 @@ const pageInterval = time.Second
 func (d *Daemon) serve(ctx context.Context) (<-chan struct{}, error) {
 	b := backend{d: d, ctx: ctx}
 	feed := live.NewFeed(ctx, source{b}, pageInterval)
-	if d.opts.Page != nil {
-		page, err := d.opts.Page(feed, b)
+	if d.page != nil {
+		page, err := d.page(feed, b)
 		if err != nil {
 			return nil, err
 		}

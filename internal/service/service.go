@@ -32,9 +32,6 @@ type Options struct {
 	// Reload reads and checks the settings again. begin replaces the service by one that has
 	// them, in the same process; it is nil if they are the same. Nil: the service cannot.
 	Reload func() (begin func(), err error)
-	// Page listens for the live page of express, which consists of the feed and of what
-	// the page asks for; nil without one.
-	Page func(feed http.Handler, asked api.Reader) (Page, error)
 }
 
 // Page is the live page at an address of its own.

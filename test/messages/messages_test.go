@@ -20,7 +20,7 @@ import (
 // packages are those whose errors reach users: of the command line, of the settings, and of
 // a service's start. What the machine refuses is wrapped by them with what was attempted.
 var packages = []string{
-	"./cmd/scon", "./internal/cli", "./internal/config", "./internal/api", "./internal/state", "./internal/service", "./internal/doctor",
+	"./cmd/scon", "./internal/cli", "./internal/web/documents", "./internal/config", "./internal/api", "./internal/state", "./internal/service", "./internal/doctor",
 	"./internal/host/netns", "./internal/express", "./internal/express/discover", "./internal/pin", "./internal/startup/control", "./internal/pipe/control",
 }
 

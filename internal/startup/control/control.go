@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -158,7 +159,11 @@ func Dial(socket string) *Client {
 
 // Startup returns the state of the agent.
 func (c *Client) Startup() (s Startup, err error) {
-	return s, c.Get(statusPath, nil, &s)
+	err = c.Get(statusPath, nil, &s)
+	if refused := new(api.Error); errors.As(err, &refused) && refused.Status == http.StatusNotFound {
+		return s, errors.New("the startup service runs for Docker's network driver only; set startup.enabled in the configuration for networks of its own")
+	}
+	return s, err
 }
 
 // StartupEvents returns finished stages, from a number on.

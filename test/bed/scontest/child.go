@@ -100,7 +100,8 @@ func (t Task) run(ctx context.Context) error {
 		Logger:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Version:  "test",
 	}
-	run, clean := express.Run, express.Clean
+	run := func(ctx context.Context, o service.Options) error { return express.Run(ctx, o, nil) }
+	clean := express.Clean
 	switch t.Service {
 	case state.Startup:
 		run, clean = startup.Run, startup.Clean

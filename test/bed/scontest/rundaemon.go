@@ -42,5 +42,5 @@ func RunDaemon(args []string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	return express.Run(ctx, o)
+	return express.Run(ctx, o, nil)
 }
