@@ -23,7 +23,7 @@ func thisPinHost() *pin.Host {
 	for path, pid := range discover.Namespaces() {
 		all = append(all, pin.Namespace{Path: path, PID: pid})
 	}
-	slices.SortFunc(all, func(a, b pin.Namespace) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortStableFunc(all, func(a, b pin.Namespace) int { return cmp.Compare(a.Path, b.Path) })
 	return pin.ThisHost(all)
 }
 

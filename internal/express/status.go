@@ -129,10 +129,10 @@ func (v view) status() (api.Status, error) {
 			Origin: api.Origin(p.Container.Origin),
 		})
 	}
-	slices.SortFunc(s.Hooks, func(a, b api.Hook) int {
+	slices.SortStableFunc(s.Hooks, func(a, b api.Hook) int {
 		return cmp.Or(a.Ifindex-b.Ifindex, cmp.Compare(a.Hook, b.Hook))
 	})
-	slices.SortFunc(s.Containers, func(a, b api.Container) int {
+	slices.SortStableFunc(s.Containers, func(a, b api.Container) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Dev, b.Dev))
 	})
 	return s, nil

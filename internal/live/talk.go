@@ -78,7 +78,7 @@ func TalkOf(all []Connection) Talk {
 	for _, l := range links {
 		t.Links = append(t.Links, *l)
 	}
-	slices.SortFunc(t.Links, func(a, b Link) int { return cmp.Or(a.Container-b.Container, a.Peer-b.Peer) })
+	slices.SortStableFunc(t.Links, func(a, b Link) int { return cmp.Or(a.Container-b.Container, a.Peer-b.Peer) })
 	return t
 }
 

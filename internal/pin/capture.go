@@ -116,7 +116,7 @@ func (h *Host) idle(cpu string) []Idle {
 		us, _ := strconv.Atoi(latency)
 		states = append(states, Idle{State: filepath.Base(dir), Name: name, LatencyUS: us, Disabled: disabled == "1"})
 	}
-	slices.SortFunc(states, func(a, b Idle) int { return a.LatencyUS - b.LatencyUS })
+	slices.SortStableFunc(states, func(a, b Idle) int { return a.LatencyUS - b.LatencyUS })
 	return states
 }
 

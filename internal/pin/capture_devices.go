@@ -132,7 +132,7 @@ func (t tree) queues(name, pattern, file string) []Queue {
 		}
 		list = append(list, q)
 	}
-	slices.SortFunc(list, func(a, b Queue) int { return a.number() - b.number() })
+	slices.SortStableFunc(list, func(a, b Queue) int { return a.number() - b.number() })
 	return list
 }
 

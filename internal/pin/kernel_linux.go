@@ -207,7 +207,7 @@ func pollers(ifindex int) ([]int, error) {
 			all = append(all, n)
 		}
 	}
-	slices.SortFunc(all, func(a, b napi) int { return int(a.id) - int(b.id) })
+	slices.SortStableFunc(all, func(a, b napi) int { return int(a.id) - int(b.id) })
 	var pids []int
 	for _, n := range all {
 		pids = append(pids, int(n.pid))
@@ -238,7 +238,7 @@ func pollersByName(device string) ([]int, error) {
 		numbers[pid] = number
 		pids = append(pids, pid)
 	}
-	slices.SortFunc(pids, func(a, b int) int { return numbers[a] - numbers[b] })
+	slices.SortStableFunc(pids, func(a, b int) int { return numbers[a] - numbers[b] })
 	return pids, nil
 }
 

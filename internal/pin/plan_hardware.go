@@ -42,7 +42,7 @@ func (d Device) groups() (queues []group, others []Vector) {
 		}
 		others = nil
 	}
-	slices.SortFunc(queues, func(a, b group) int { return a.number - b.number })
+	slices.SortStableFunc(queues, func(a, b group) int { return a.number - b.number })
 	return queues, others
 }
 

@@ -45,10 +45,10 @@ func (b *Broker) Status() control.Pipe {
 		s.SentBytes += conn.Client.SentBytes + conn.Server.SentBytes
 		s.Connections = append(s.Connections, conn)
 	}
-	slices.SortFunc(s.Names, func(a, b control.PipeName) int {
+	slices.SortStableFunc(s.Names, func(a, b control.PipeName) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Netns, b.Netns))
 	})
-	slices.SortFunc(s.Connections, func(a, b control.PipeConnection) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortStableFunc(s.Connections, func(a, b control.PipeConnection) int { return cmp.Compare(a.ID, b.ID) })
 	return s
 }
 

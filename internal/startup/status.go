@@ -41,8 +41,8 @@ func (a *Agent) Startup() (control.Startup, error) {
 		}
 		s.Attachments = append(s.Attachments, at)
 	}
-	slices.SortFunc(s.Networks, func(x, y control.StartupNetwork) int { return cmp.Compare(x.Name, y.Name) })
-	slices.SortFunc(s.Attachments, func(x, y control.StartupAttachment) int {
+	slices.SortStableFunc(s.Networks, func(x, y control.StartupNetwork) int { return cmp.Compare(x.Name, y.Name) })
+	slices.SortStableFunc(s.Attachments, func(x, y control.StartupAttachment) int {
 		return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(x.Container, y.Container), cmp.Compare(x.IfName, y.IfName))
 	})
 	return s, nil

@@ -118,7 +118,7 @@ func (s *Scanner) topology(opts Options) (Topology, error) {
 	} else if err := sc.nameUplinks(opts.Uplinks); err != nil {
 		return Topology{}, err
 	}
-	slices.SortFunc(sc.found.Uplinks, func(a, b Uplink) int { return a.Index - b.Index })
+	slices.SortStableFunc(sc.found.Uplinks, func(a, b Uplink) int { return a.Index - b.Index })
 	return sc.found, nil
 }
 

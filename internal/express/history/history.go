@@ -269,7 +269,7 @@ func (h *History) Of(container string, after time.Time) api.History {
 			answer.Points = append(answer.Points, p)
 		}
 	})
-	slices.SortFunc(answer.Containers, func(a, b api.HistoryContainer) int {
+	slices.SortStableFunc(answer.Containers, func(a, b api.HistoryContainer) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Dev, b.Dev), cmp.Compare(a.ID, b.ID))
 	})
 	return answer

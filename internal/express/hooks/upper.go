@@ -66,6 +66,6 @@ func (above uppers) of(dev rules.Device) []rules.Device {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b rules.Device) int { return a.Index - b.Index })
+	slices.SortStableFunc(all, func(a, b rules.Device) int { return a.Index - b.Index })
 	return all
 }

@@ -109,7 +109,7 @@ func (r *Reader) Foreign() (all []Hook, err error) {
 	all = slices.DeleteFunc(all, func(h Hook) bool {
 		return int(h.Point) >= len(points) || families[h.Family] == "" || !h.isOnPath() || h.isKnown()
 	})
-	slices.SortFunc(all, func(a, b Hook) int {
+	slices.SortStableFunc(all, func(a, b Hook) int {
 		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Point, b.Point), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.String(), b.String()))
 	})
 	return all, nil
