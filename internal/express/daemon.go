@@ -80,9 +80,10 @@ type Daemon struct {
 
 	ctx     context.Context // ends with Run
 	stop    context.CancelFunc
-	calls   chan func()    // of API clients, run in the loop
-	sources sources        // once the loop runs
-	naming  sync.WaitGroup // goroutines that follow the owners of devices
+	calls   chan func()      // of API clients, run in the loop
+	sources sources          // once the loop runs
+	beats   <-chan time.Time // when a heartbeat is due
+	naming  sync.WaitGroup   // goroutines that follow the owners of devices
 }
 
 // Run works until ctx ends or a client stops it, then removes everything that
@@ -146,7 +147,7 @@ func Run(ctx context.Context, o Options, page Page) (err error) {
 	}
 	d.log.Info("SCON is up", "mode", d.dp.Mode(), "containers", len(d.hooks.Ports()), "uplinks", len(d.hooks.Uplinks()), "conentries", d.table.Len())
 
-	err = d.loop(ctx, sources)
+	err = d.loop(sources)
 	stop()
 	<-served
 	d.heartbeat.rest()

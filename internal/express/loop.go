@@ -1,7 +1,6 @@
 package express
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -53,105 +52,84 @@ func (s *sweeper) piece(fn func(from uint32) (next uint32)) {
 	}
 }
 
-// loop drives the modules until ctx ends.
-func (d *Daemon) loop(ctx context.Context, s sources) error {
+// loop drives the modules until the daemon's context ends.
+func (d *Daemon) loop(s sources) error {
 	beat := time.NewTicker(beatInterval) // the only timer of an idle daemon
 	defer beat.Stop()
-	d.sources = s
+	d.sources, d.beats = s, beat.C
 	for {
-		// A beat that is due waits for nothing else.
-		select {
-		case <-beat.C:
-			if err := d.beat(time.Now()); err != nil {
-				return err
-			}
-		default:
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case c, ok := <-s.changes:
-			if !ok {
-				return lost(ctx, "changes of the network")
-			}
-			if err := d.changed(c); err != nil {
-				return err
-			}
-		case gone, ok := <-s.destroyed:
-			if !ok {
-				return lost(ctx, "the ends of connections")
-			}
-			d.destroyed(gone)
-		case e, ok := <-s.events:
-			if !ok {
-				return lost(ctx, "connections that could go express")
-			}
-			if err := d.events(e, time.Now()); err != nil {
-				return err
-			}
-		case i := <-d.hooks.Identified():
-			d.hooks.SetContainer(i)
-		case call := <-d.calls:
-			if err := d.look(time.Now()); err != nil {
-				return err
-			}
-			call()
-		case end := <-d.grower.done:
-			d.grower.finish(end)
-		case now := <-d.tcp.Due():
-			d.tcp.CorrectResets(now)
-		case <-d.hooks.Due():
-			d.hooks.Rescan()
-			if err := d.readRules(time.Now()); err != nil {
-				return err
-			}
-		case <-d.sweeper.due:
-			if err := d.eventsAhead(s.events); err != nil {
-				return err
-			}
-			d.sweeper.piece(d.sweepPiece)
-		case <-beat.C:
-			if err := d.beat(time.Now()); err != nil {
-				return err
-			}
+		if over, err := d.turn(nil); over || err != nil {
+			return err
 		}
 	}
 }
 
-// lost is why the daemon ends when it no longer learns of changes: the programs
-// must not rely on it any more.
-func lost(ctx context.Context, what string) error {
-	if ctx.Err() != nil {
+// turn does what is due next. While busy is not closed, devices are read or hooked, and only
+// what is no matter of devices is done; nil is for everything. It reports when busy is closed,
+// or when nobody hears of changes any more, as the daemon ends or has to.
+func (d *Daemon) turn(busy <-chan struct{}) (over bool, err error) {
+	idle := busy == nil
+	// A beat that is due waits for nothing else.
+	select {
+	case <-d.beats:
+		return false, d.beat(time.Now(), idle)
+	default:
+	}
+	select {
+	case <-busy:
+		return true, nil
+	case <-d.ctx.Done():
+		return true, nil
+	case <-d.beats:
+		return false, d.beat(time.Now(), idle)
+	case c, ok := <-d.sources.changes:
+		if !ok {
+			return true, d.lost("changes of the network")
+		}
+		return false, d.changed(c, idle)
+	case gone, ok := <-d.sources.destroyed:
+		if !ok {
+			return true, d.lost("the ends of connections")
+		}
+		d.destroyed(gone)
+	case call := <-d.calls:
+		if idle {
+			err = d.look(time.Now())
+		}
+		call()
+	case events, ok := <-when(idle, d.sources.events):
+		if !ok {
+			return true, d.lost("connections that could go express")
+		}
+		return false, d.events(events, time.Now())
+	case i := <-when(idle, d.hooks.Identified()):
+		d.hooks.SetContainer(i)
+	case end := <-when(idle, d.grower.done):
+		d.grower.finish(end)
+	case now := <-when(idle, d.tcp.Due()):
+		d.tcp.CorrectResets(now)
+	case <-when(idle, d.hooks.Due()):
+		d.hooks.Rescan()
+		return false, d.readRules(time.Now())
+	case <-when(idle, d.sweeper.due):
+		if err := d.eventsAhead(); err != nil {
+			return false, err
+		}
+		d.sweeper.piece(d.sweepPiece)
+	}
+	return false, err
+}
+
+// when returns a channel, or one of which nothing comes.
+func when[T any](is bool, c <-chan T) <-chan T {
+	if !is {
 		return nil
 	}
-	return fmt.Errorf("the kernel no longer reports %s", what)
-}
-
-// changed takes a change of the network and those that are queued behind it, so
-// that the devices are scanned once for a burst of containers. Decisions are
-// stale already.
-func (d *Daemon) changed(c changes.Event) error {
-	d.note(c)
-	d.hooks.Update()
-	return d.readRules(time.Now())
-}
-
-// note notes a change of the network and those that are queued behind it.
-func (d *Daemon) note(c changes.Event) {
-	d.composer.RetireDiscards(time.Now()) // their packets may be for this host now
-	for queued := true; queued; {
-		d.hooks.Note(c)
-		d.noted = c.Number
-		select {
-		case c, queued = <-d.sources.changes:
-		default:
-			queued = false
-		}
-	}
+	return c
 }
 
 // goOn runs wait outside the loop: it reads or hooks devices, and may wait for the kernel's
-// lock of rtnetlink again and again. Meanwhile the loop does what is no matter of devices.
+// lock of rtnetlink again and again. Meanwhile the loop's turns go on.
 func (d *Daemon) goOn(wait func()) {
 	done := make(chan struct{})
 	go func() {
@@ -162,55 +140,47 @@ func (d *Daemon) goOn(wait func()) {
 		<-done
 		return
 	}
-	beat := time.NewTicker(beatInterval)
-	defer beat.Stop()
-	for {
+	for over := false; !over; {
 		var err error
-		select {
-		case <-done:
-			return
-		case <-d.ctx.Done():
-			d.endWith(done)
-			return
-		case c, ok := <-d.sources.changes:
-			if !ok {
-				d.endWith(done)
-				return
-			}
-			d.note(c)
-			err = d.readRules(time.Now())
-		case gone, ok := <-d.sources.destroyed:
-			if !ok {
-				d.endWith(done)
-				return
-			}
-			d.destroyed(gone)
-		case call := <-d.calls:
-			call()
-		case <-beat.C:
-			err = d.beatMeanwhile(time.Now())
-		}
-		if err != nil {
+		if over, err = d.turn(done); err != nil && !over {
 			d.log.Error("going on while devices are read or hooked", "error", err)
 		}
 	}
-}
-
-// endWith waits for done when the loop is about to end, as nobody hears of changes any more.
-func (d *Daemon) endWith(done <-chan struct{}) {
-	d.heartbeat.end()
-	<-done
-}
-
-// beatMeanwhile is beat while devices are read or hooked.
-func (d *Daemon) beatMeanwhile(now time.Time) error {
-	if d.dp.EndsLost() {
-		d.endsLost()
+	select {
+	case <-done:
+	default: // the loop is about to end
+		d.heartbeat.end()
+		<-done
 	}
-	d.composer.Recheck(now)
-	d.pollSilent(now)
-	d.pollRules(now)
-	return errors.Join(d.readRules(now), d.writeBeat(now))
+}
+
+// lost is why the daemon ends when it no longer learns of changes: the programs
+// must not rely on it any more.
+func (d *Daemon) lost(what string) error {
+	if d.ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("the kernel no longer reports %s", what)
+}
+
+// changed takes a change of the network and those that are queued behind it, so
+// that the devices are scanned once for a burst of containers: not while they are read or
+// hooked. Decisions are stale already.
+func (d *Daemon) changed(c changes.Event, idle bool) error {
+	d.composer.RetireDiscards(time.Now()) // their packets may be for this host now
+	for queued := true; queued; {
+		d.hooks.Note(c)
+		d.noted = c.Number
+		select {
+		case c, queued = <-d.sources.changes:
+		default:
+			queued = false
+		}
+	}
+	if idle {
+		d.hooks.Update()
+	}
+	return d.readRules(time.Now())
 }
 
 // destroyed takes the end of a connection in conntrack.
@@ -264,10 +234,10 @@ func (d *Daemon) events(all []datapath.Event, now time.Time) error {
 const ahead = 8
 
 // eventsAhead takes events that are queued while a piece of a sweep is due.
-func (d *Daemon) eventsAhead(queued <-chan []datapath.Event) error {
+func (d *Daemon) eventsAhead() error {
 	for range ahead {
 		select {
-		case events, ok := <-queued:
+		case events, ok := <-d.sources.events:
 			if !ok {
 				return nil // the loop hears of that
 			}
@@ -295,13 +265,19 @@ func (d *Daemon) event(e datapath.Event, now time.Time) {
 	}
 }
 
-// beat does what is due at each heartbeat, and writes it.
-func (d *Daemon) beat(now time.Time) error {
-	d.table.Release(now)
+// beat does what is due at each heartbeat, and writes it: less while devices are read or
+// hooked.
+func (d *Daemon) beat(now time.Time, idle bool) error {
 	if d.dp.EndsLost() {
 		d.endsLost()
 	}
 	d.composer.Recheck(now)
+	if !idle {
+		d.pollSilent(now)
+		d.pollRules(now)
+		return errors.Join(d.readRules(now), d.writeBeat(now))
+	}
+	d.table.Release(now)
 	d.grower.check(now)
 	if !d.rests(now) {
 		if err := d.look(now); err != nil {

@@ -78,12 +78,15 @@ func TestSourceEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var s sources
 			end(&s)
-			if err := idle(t).loop(t.Context(), s); err == nil {
+			d := idle(t)
+			d.ctx = t.Context()
+			if err := d.loop(s); err == nil {
 				t.Error("no error")
 			}
-			ctx, stop := context.WithCancel(t.Context())
+			var stop func()
+			d.ctx, stop = context.WithCancel(t.Context())
 			stop()
-			if err := idle(t).loop(ctx, s); err != nil {
+			if err := d.loop(s); err != nil {
 				t.Errorf("at the daemon's own end: %v", err)
 			}
 		})
@@ -100,7 +103,8 @@ func TestEventsAhead(t *testing.T) {
 		for range queued {
 			events <- []datapath.Event{{Progress: true}} // of a connection that is gone
 		}
-		if err := d.eventsAhead(events); err != nil || len(events) != max(queued-ahead, 0) {
+		d.sources.events = events
+		if err := d.eventsAhead(); err != nil || len(events) != max(queued-ahead, 0) {
 			t.Errorf("%d of %d events are left: %v", len(events), queued, err)
 		}
 	}
