@@ -20,7 +20,7 @@ func TestRulesAreCompared(t *testing.T) {
 	const every = time.Minute
 	ns := nstest.New(t)
 	var sock *nlmsg.Socket
-	p := policy{Live: rules.NewLive(rules.Options{}), check: check{every: every}, log: slog.New(slog.DiscardHandler)}
+	p := policy{live: rules.NewLive(rules.Options{}), check: check{every: every}, log: slog.New(slog.DiscardHandler)}
 	nstest.Do(t, ns, func() {
 		var err error
 		if sock, err = nlmsg.Open(nlmsg.Options{Family: unix.NETLINK_NETFILTER, Groups: []uint32{unix.NFNLGRP_NFTABLES}}); err != nil {
@@ -30,7 +30,7 @@ func TestRulesAreCompared(t *testing.T) {
 	t.Cleanup(func() { sock.Close() })
 	follow := func() {
 		nstest.Do(t, ns, func() {
-			if _, err := p.Live.Follow(nil, nil); err != nil {
+			if _, err := p.live.Follow(nil, nil); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -47,7 +47,7 @@ func TestRulesAreCompared(t *testing.T) {
 						return
 					}
 				}
-				p.Note(m)
+				p.live.Note(m)
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -59,7 +59,7 @@ func TestRulesAreCompared(t *testing.T) {
 	compare := func(at time.Time) (ran, differs bool) {
 		results := make(chan func())
 		p.fresh = func() (fresh *rules.Live, err error) {
-			nstest.Do(t, ns, func() { fresh, err = p.Live.Fresh() })
+			nstest.Do(t, ns, func() { fresh, err = p.live.Fresh() })
 			return fresh, err
 		}
 		p.checkIn(at, func(fn func()) { results <- fn }, func() { differs = true })
@@ -91,7 +91,7 @@ func TestRulesAreCompared(t *testing.T) {
 	want("a change that was followed", now.Add(3*every), true, false)
 	change("nft add rule ip t f ip saddr 10.0.0.2 drop", unix.NFT_MSG_NEWRULE)
 	want("a change of which a rule was missed", now.Add(6*every), true, true)
-	p.Lost("test")
+	p.live.Lost("test")
 	follow()
 	want("after the rules were read again", now.Add(9*every), true, false)
 	change("nft add rule ip t f ip saddr 10.0.0.3 drop", unix.NFT_MSG_NEWRULE, unix.NFT_MSG_NEWGEN)

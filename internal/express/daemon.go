@@ -213,20 +213,23 @@ func (d *Daemon) assemble() (err error) {
 	if err != nil {
 		return errors.Join(err, d.policy.close())
 	}
-	d.composer = composer.New(composer.Options{
+	o := composer.Options{
 		Table:     d.table,
 		Conntrack: d.ct,
 		Ports:     d.hooks,
-		Rules:     &d.policy,
+		Rules:     d.policy.live,
 		Lease:     c.Lease,
 		LeaseMax:  c.LeaseMax,
-		Discards:  d.dp.Discards() == nil,
 		Keep: func(port int, k datapath.Kept) {
 			if err := d.dp.SetKept(port, k); err != nil {
 				d.log.Error("counting regular packets by their reason", "error", err)
 			}
 		},
-	})
+	}
+	if d.dp.Discards() == nil {
+		o.Discardable = d.policy.Discardable
+	}
+	d.composer = composer.New(o)
 	d.tcp = composer.NewTCP(d.table, d.ct, d.log)
 	return nil
 }
@@ -302,7 +305,7 @@ func (d *Daemon) stale(e changes.Event) {
 		d.topology.Store(e.Number)
 	}
 	if e.Kind == changes.Overrun {
-		d.policy.Lost(e.Reason)
+		d.policy.live.Lost(e.Reason)
 	}
 	switch e.Kind {
 	case changes.Ruleset, changes.Filter, changes.Overrun:
@@ -316,7 +319,7 @@ func (d *Daemon) stale(e changes.Event) {
 // noteRules takes each message of nftables, in the goroutine that read it. From the
 // first one of a transaction on nothing goes express until the loop knows the whole.
 func (d *Daemon) noteRules(m nlmsg.Message) {
-	if d.policy.Note(m) {
+	if d.policy.live.Note(m) {
 		d.heartbeat.rulesChanged()
 	}
 }

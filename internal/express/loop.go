@@ -363,7 +363,7 @@ func (d *Daemon) pollRules(now time.Time) (looked bool) {
 	}
 	d.policed = now
 	reread := func(reason string) {
-		d.policy.Lost(reason)
+		d.policy.live.Lost(reason)
 		d.stale(changes.Event{Kind: changes.Ruleset, Reason: reason})
 	}
 	if d.policy.otherFunctions() {

@@ -18,9 +18,10 @@ import (
 )
 
 // policy is the kernel's rules: which connections have to stay regular, and which
-// are dropped. It belongs to the loop; Note and Lost may be called by any goroutine.
+// are dropped. It belongs to the loop; Note and Lost of live may be called by any
+// goroutine.
 type policy struct {
-	*rules.Live
+	live    *rules.Live
 	foreign *nfhooks.Reader // lists what judges packets at Netfilter's hooks and is no rule
 	nft     *nlmsg.Requests // asks for tables
 	known   []nfhooks.Hook  // as last listed
@@ -85,7 +86,7 @@ func openPolicy(o rules.Options, log *slog.Logger, during func(wait func())) (po
 	}
 	live := rules.NewLive(o)
 	return policy{
-		Live: live, fresh: live.Fresh, foreign: foreign, nft: nft, log: log, during: during, tunnels: make(map[uint16]bool),
+		live: live, fresh: live.Fresh, foreign: foreign, nft: nft, log: log, during: during, tunnels: make(map[uint16]bool),
 		check: check{every: checkEvery, next: time.Now().Add(checkEvery)},
 	}, nil
 }
@@ -103,7 +104,7 @@ func (p *policy) follow() (c *rules.Change, err error) {
 	p.known, err = p.foreign.Foreign()
 	p.tracked = p.foreign.Tracked
 	if err == nil {
-		c, err = p.Live.Follow(p.known, p.tracked)
+		c, err = p.live.Follow(p.known, p.tracked)
 	}
 	switch {
 	case errors.Is(err, rules.ErrUnfinished):
@@ -127,7 +128,7 @@ func (p *policy) follow() (c *rules.Change, err error) {
 // TouchesTunnel is that of the rules.
 func (p *policy) TouchesTunnel(port uint16) (rules.Rule, bool) {
 	p.tunnels[port] = true
-	return p.Live.TouchesTunnel(port)
+	return p.live.TouchesTunnel(port)
 }
 
 // checkIn compares the rules, if that is due and they have changed since. They are read
@@ -141,7 +142,7 @@ func (p *policy) checkIn(now time.Time, inLoop func(func()), differ func()) {
 		differ()
 	}
 	if ahead := c.ahead; ahead != 0 {
-		if c.ahead = 0; p.err == nil && int32(ahead-p.Generation()) > 0 {
+		if c.ahead = 0; p.err == nil && int32(ahead-p.live.Generation()) > 0 {
 			report("a change was missed")
 		}
 	}
@@ -157,7 +158,7 @@ func (p *policy) checkIn(now time.Time, inLoop func(func()), differ func()) {
 			if err != nil {
 				return
 			}
-			if same, ok := p.Same(fresh); ok && !same {
+			if same, ok := p.live.Same(fresh); ok && !same {
 				report("their contents differ")
 			} else if !ok { // they have changed meanwhile
 				c.version, c.ahead = 0, fresh.Generation()
@@ -188,13 +189,13 @@ func (p *policy) otherFunctions() bool {
 
 // otherLegacy reports whether iptables-legacy has changed.
 func (p *policy) otherLegacy() bool {
-	stale, err := p.Stale()
+	stale, err := p.live.Stale()
 	return stale || err != nil
 }
 
 // ownerEnded reports whether a table of nftables has gone with the process that owned it.
 func (p *policy) ownerEnded() bool {
-	ended, err := p.OwnerEnded(p.nft)
+	ended, err := p.live.OwnerEnded(p.nft)
 	return ended || err != nil
 }
 
@@ -202,7 +203,7 @@ func (p *policy) ownerEnded() bool {
 // were read.
 func (p *policy) gotLegacy() bool {
 	has, err := rules.LegacyTables()
-	return (has || err != nil) && !p.HasLegacy()
+	return (has || err != nil) && !p.live.HasLegacy()
 }
 
 // Discardable reports whether the rules certainly drop every packet of a
@@ -212,7 +213,7 @@ func (p *policy) Discardable(f rules.Flow) bool {
 	if d.version != p.version {
 		d.version = p.version
 		p.during(func() {
-			d.rules, d.err = p.ReadDrops()
+			d.rules, d.err = p.live.ReadDrops()
 		})
 		if d.err != nil {
 			p.log.Info("dropped packets stay regular", "error", d.err)

@@ -68,7 +68,7 @@ func (v view) status() (api.Status, error) {
 		Mode:       v.dp.Mode(),
 		Generation: v.dp.Settings().Generation,
 		Rules: api.Rules{
-			Generation: v.policy.Generation(), Read: v.policy.read, Retired: v.composer.Retired(),
+			Generation: v.policy.live.Generation(), Read: v.policy.read, Retired: v.composer.Retired(),
 			Unknown: v.heartbeat.rulesUnknown().Sum.Seconds(),
 		},
 		Table:      v.grower.status(),

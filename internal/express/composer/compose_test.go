@@ -45,12 +45,11 @@ func (o *onePort) Touches(rules.Conn) (r rules.Rule, t bool) { return r, false }
 func (o *onePort) Silent(rules.Conn) (r rules.Rule, s rules.Silence) {
 	return r, s
 }
-func (o *onePort) IsSilent() bool              { return false }
-func (o *onePort) HasLegacy() bool             { return false }
-func (o *onePort) Untracked(rules.Conn) bool   { return false }
-func (o *onePort) KnowsTracked() bool          { return true }
-func (o *onePort) TracksBridges() bool         { return false }
-func (o *onePort) Discardable(rules.Flow) bool { return false }
+func (o *onePort) IsSilent() bool            { return false }
+func (o *onePort) HasLegacy() bool           { return false }
+func (o *onePort) Untracked(rules.Conn) bool { return false }
+func (o *onePort) KnowsTracked() bool        { return true }
+func (o *onePort) TracksBridges() bool       { return false }
 
 // composing is a Composer over a table in ordinary memory, and connections of TCP that
 // conntrack follows in a namespace.

@@ -61,9 +61,6 @@ type Rules interface {
 	// KnowsTracked reports whether it is known of which families conntrack sees
 	// packets, and noticed when that changes.
 	KnowsTracked() bool
-	// Discardable reports whether the rules certainly drop every packet of a
-	// connection that conntrack does not know. It may take long.
-	Discardable(rules.Flow) bool
 }
 
 // Options are what a Composer works on. All are required.
@@ -75,8 +72,10 @@ type Options struct {
 	// Lease is how long a decision is used before a packet confirms it, LeaseMax
 	// the same where nothing matters that is not announced.
 	Lease, LeaseMax time.Duration
-	// Discards reports whether the programs can see Netfilter drop packets.
-	Discards bool
+	// Discardable reports whether the rules certainly drop every packet of a
+	// connection that conntrack does not know. It may take long. nil: the programs cannot
+	// see Netfilter drop packets.
+	Discardable func(rules.Flow) bool
 	// Keep says why packets at a container's port have no Conentry, so that they are
 	// counted accordingly.
 	Keep func(port int, k datapath.Kept)
@@ -90,7 +89,7 @@ type Composer struct {
 	rules    Rules
 	lease    time.Duration
 	leaseMax time.Duration
-	discards bool
+	dropped  func(rules.Flow) bool // Options.Discardable
 	keep     func(port int, k datapath.Kept)
 	leases   leases
 
@@ -118,7 +117,7 @@ func New(o Options) *Composer {
 		lease:    o.Lease,
 		leaseMax: o.LeaseMax,
 		leases:   newLeases(o.Table.Places()),
-		discards: o.Discards,
+		dropped:  o.Discardable,
 		keep:     o.Keep,
 		accounts: make(map[int]*account),
 		kept:     make(map[conntrack.Tuple]subject),

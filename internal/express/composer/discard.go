@@ -21,7 +21,7 @@ import (
 // discard places a discard for a connection that conntrack does not know, if the
 // rules drop it.
 func (c *Composer) discard(p *discover.Port, tuple conntrack.Tuple, now time.Time) Refusal {
-	if !c.discards || !c.discardable(p, tuple, now) {
+	if c.dropped == nil || !c.discardable(p, tuple, now) {
 		return Untracked
 	}
 	switch err := c.table.Discard(p.Index, p.MAC, tuple, now); {
@@ -37,7 +37,7 @@ func (c *Composer) discardable(p *discover.Port, tuple conntrack.Tuple, now time
 	if !c.account(p.Index).droppable.allow(now, droppablePerSecond, droppableAtOnce) {
 		return false
 	}
-	return c.rules.Discardable(rules.Flow{
+	return c.dropped(rules.Flow{
 		Tuple:     tuple,
 		Port:      deviceOf(p),
 		Inside:    c.ports.Inside(p),
