@@ -29,7 +29,7 @@ type bed struct {
 	serverNode string                // node of the servers
 	server     netip.Addr            // address that the servers listen on
 	reach      netip.Addr            // address that clients connect to, if it differs from server
-	between    bool                  // both ends are containers
+	byBridge   bool                  // the path is one of Paths: the counters of bridge and uplink do not tell it
 	firstCPU   int
 	secondCPU  int
 }
@@ -56,7 +56,7 @@ func openLab(e Experiment) (b *bed, err error) {
 	opts := labOptions(1)
 	switch {
 	case e.Path != nil:
-		b.between, opts.Containers = true, 2
+		b.byBridge, opts.Containers = true, e.Path.containers()
 	case e.Uplink != "":
 		b.server, opts.Uplink, b.uplink, b.wire = lab.SecondEdge, e.Uplink, lab.Second, wireOf(e.Uplink)
 		// The lab's wire below a bridge resembles a container's port.
@@ -76,7 +76,7 @@ func openLab(e Experiment) (b *bed, err error) {
 	if b.lab, err = lab.Up(opts); err != nil {
 		return nil, err
 	}
-	if !b.between {
+	if !b.byBridge {
 		return b, nil
 	}
 	if err := e.Path.setUp(b); err != nil {
@@ -189,7 +189,7 @@ func (b *bed) take(ctx context.Context, mode Mode, step Step) (s Sample, err err
 		spec.DriverCPU = b.secondCPU
 	}
 
-	meters := meters{lab: b.lab, wire: b.wire, daemon: b.daemon, between: b.between}
+	meters := meters{lab: b.lab, wire: b.wire, daemon: b.daemon, byBridge: b.byBridge}
 	if step.Softirq {
 		if meters.softirq, err = openSoftirqMeter(); err != nil {
 			return Sample{}, err

@@ -8,17 +8,20 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/scon-project/scon/lab/bench/peer"
 	"github.com/scon-project/scon/test/bed/lab"
 )
 
-// Path is a path from container 1 to container 2, which then runs the server.
+// Path is a path from container 1 by the bridge to server.
 type Path struct {
 	Name  string
 	Short string
+	// server runs the servers: container 2, or edge, a machine in the containers' network.
+	server string
 	// flowtable is set if the kernel's flowtable also accelerates this path.
 	flowtable bool
 	device    string     // shell commands that set it up in device
-	container string     // shell commands that set it up in container 2
+	there     string     // shell commands that set it up in server
 	listen    netip.Addr // address that the server listens on
 	reach     netip.Addr // address that clients connect to, if it differs from listen
 }
@@ -31,25 +34,34 @@ const (
 		"sysctl -q -w net.bridge.bridge-nf-call-iptables=1\n"
 )
 
-// Paths are the paths between two containers.
+// These commands make the uplink a port of the containers' bridge, and edge a machine in
+// their network.
+const (
+	wireBridged = "ip addr flush dev eth0\nip link set eth0 master docker0\n"
+	edgeBridged = "ip addr flush dev eth0\nip addr add 172.17.0.99/16 dev eth0\n"
+)
+
+var edgeOutside = netip.MustParseAddr("172.17.0.99")
+
+// Paths are the paths between two containers, and by the bridge to a machine outside.
 var Paths = []Path{
 	{
-		Name: "bridged", Short: "within a bridge that Netfilter does not filter",
+		Name: "bridged", Short: "between two containers within a bridge that Netfilter does not filter", server: lab.Container(2),
 		device: bridgeAlone, listen: lab.ContainerAddr(2),
 	},
 	{
-		Name: "tracked", Short: "within a bridge that Netfilter filters",
+		Name: "tracked", Short: "between two containers within a bridge that Netfilter filters", server: lab.Container(2),
 		device: bridgeTracked, listen: lab.ContainerAddr(2),
 	},
 	{
-		Name: "hairpin", Short: "through a published port back into the bridge", flowtable: true,
+		Name: "hairpin", Short: "between two containers through a published port back into the bridge", server: lab.Container(2), flowtable: true,
 		device: bridgeAlone + fmt.Sprintf(`
 			iptables-nft -t nat -I PREROUTING -i docker0 -d %s -j DNAT --to %s
 			iptables-nft -t nat -I POSTROUTING -s 172.17.0.0/16 -o docker0 -j MASQUERADE`, lab.DeviceAddr, lab.ContainerAddr(2)),
 		listen: lab.ContainerAddr(2), reach: lab.DeviceAddr,
 	},
 	{
-		Name: "routed", Short: "from one bridge to another", flowtable: true,
+		Name: "routed", Short: "between two containers on two bridges", server: lab.Container(2), flowtable: true,
 		device: `
 			ip link add docker1 type bridge
 			ip addr add 172.18.0.1/16 dev docker1
@@ -57,17 +69,29 @@ var Paths = []Path{
 			ip link set veth2 master docker1
 			iptables-nft -I DOCKER-USER -i docker0 -o docker1 -j ACCEPT
 			iptables-nft -I DOCKER-USER -i docker1 -o docker0 -j ACCEPT`,
-		container: `
+		there: `
 			ip addr flush dev eth0
 			ip addr add 172.18.0.2/16 dev eth0
 			ip route add default via 172.18.0.1`,
 		listen: netip.MustParseAddr("172.18.0.2"),
 	},
+	{
+		Name: "bridged-out", Short: "to a machine outside of a bridge that Netfilter does not filter", server: lab.Edge,
+		device: wireBridged + bridgeAlone, there: edgeBridged, listen: edgeOutside,
+	},
+	{
+		Name: "tracked-out", Short: "to a machine outside of a bridge that Netfilter filters", server: lab.Edge,
+		device: wireBridged + bridgeTracked, there: edgeBridged, listen: edgeOutside,
+	},
 }
 
-// Between returns the experiment with its traffic between two containers on the
-// named path, for example quick-routed. It drops steps and modes that need the
-// uplink or no container.
+// isOut reports whether the path leads to a machine outside.
+func (p *Path) isOut() bool { return p.server == lab.Edge }
+
+// Between returns the experiment with its traffic on the named path, for example
+// quick-routed. Between two containers it drops steps and modes that need the uplink
+// or no container; to outside those without replies, without which SCON does not know
+// where the bridge sends the packets.
 func (e Experiment) Between(path string) (Experiment, error) {
 	i := slices.IndexFunc(Paths, func(p Path) bool { return p.Name == path })
 	if i < 0 {
@@ -79,11 +103,16 @@ func (e Experiment) Between(path string) (Experiment, error) {
 	return e.on(&Paths[i]), nil
 }
 
-// on returns the experiment with its traffic between two containers on a path.
+// on returns the experiment with its traffic on a path.
 func (e Experiment) on(p *Path) Experiment {
-	e.Name, e.Short, e.Path = e.Name+"-"+p.Name, e.Short+", between two containers "+p.Short, p
-	e.Modes = slices.DeleteFunc(slices.Clone(e.Modes), func(m Mode) bool { return m == Native || m.netkit || m.flowtable && !p.flowtable })
-	e.Steps = slices.DeleteFunc(slices.Clone(e.Steps), func(s Step) bool { return s.Softirq })
+	e.Name, e.Short, e.Path = e.Name+"-"+p.Name, e.Short+", "+p.Short, p
+	e.Modes = slices.DeleteFunc(slices.Clone(e.Modes), func(m Mode) bool {
+		return m == Native && !p.isOut() || m.netkit || m.flowtable && !p.flowtable
+	})
+	e.Steps = slices.DeleteFunc(slices.Clone(e.Steps), func(s Step) bool {
+		oneWay := s.Spec.Proto == "udp" && s.Spec.Pattern == peer.Stream
+		return s.Softirq && !p.isOut() || oneWay && p.isOut()
+	})
 	return e
 }
 
@@ -94,12 +123,24 @@ func pathNames() (names []string) {
 	return names
 }
 
-// setUp sets up the path in a bed whose lab has two containers.
+// containers is the number of containers that the path needs.
+func (p *Path) containers() int {
+	if p.isOut() {
+		return 1
+	}
+	return 2
+}
+
+// setUp sets up the path in a bed whose lab has that many containers.
 func (p *Path) setUp(b *bed) error {
-	b.ports = []string{lab.Port(1), lab.Port(2)}
-	b.serverNode, b.server, b.reach = lab.Container(2), p.listen, p.reach
-	b.nodes = append(b.nodes, b.serverNode)
-	for node, commands := range map[string]string{lab.Device: p.device, lab.Container(2): p.container} {
+	b.serverNode, b.server, b.reach = p.server, p.listen, p.reach
+	if p.isOut() {
+		b.settings = fmt.Sprintf("uplinks: [%s]\n", lab.Uplink) // it resembles a container's port
+	} else {
+		b.ports = append(b.ports, lab.Port(2))
+		b.nodes = append(b.nodes, b.serverNode)
+	}
+	for node, commands := range map[string]string{lab.Device: p.device, p.server: p.there} {
 		out, err := []byte(nil), error(nil)
 		cmd := exec.CommandContext(context.Background(), "sh", "-ec", commands)
 		if startErr := b.lab.Do(node, func() error { out, err = cmd.CombinedOutput(); return nil }); startErr != nil {

@@ -3,27 +3,60 @@ package bench
 import (
 	"slices"
 	"testing"
+
+	"github.com/scon-project/scon/test/bed/lab"
 )
 
-// Between two containers, no native process and no uplink is used. The result is
-// found by its name when it is read.
+// Between two containers, no native process and no uplink is used; to outside both are.
+// The result is found by its name when it is read.
 func TestBetween(t *testing.T) {
 	for _, p := range Paths {
 		e, err := Cost.Between(p.Name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e.Name != "cost-"+p.Name || e.Path.Name != p.Name || slices.Contains(e.Modes, Native) || slices.Contains(e.Modes, Flowtable) != p.flowtable {
+		if e.Name != "cost-"+p.Name || e.Path.Name != p.Name || slices.Contains(e.Modes, Native) != p.isOut() || slices.Contains(e.Modes, Flowtable) != p.flowtable {
 			t.Errorf("%q by %q, modes %v", e.Name, e.Path.Name, e.Modes)
 		}
 		if _, err := parseResult([]byte(`{"experiment": "quick-` + p.Name + `"}`)); err != nil {
 			t.Error(err)
 		}
 	}
+	if e, err := Cost.Between("tracked-out"); err != nil || e.Steps[0].Name != "udp_rr_64" {
+		t.Errorf("the steps to outside are %v, %v; want none without replies", e.Steps, err)
+	}
 	if _, err := Quick.OverIPv6().Between("routed"); err == nil {
 		t.Error("Between accepts an experiment over IPv6")
 	}
 	if e, err := Quick.Between("native"); err == nil {
 		t.Errorf("Between returned %q for an unknown path", e.Name)
+	}
+}
+
+// The paths to outside lead there: messages of all modes cross the uplink, and a
+// container's go by the bridge, which counts none of them.
+func TestOutside(t *testing.T) {
+	needRoot(t)
+	for _, p := range Paths {
+		if !p.isOut() {
+			continue
+		}
+		e := Cost.on(&p)
+		b, err := openLab(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step := e.Steps[0]
+		step.Spec.Count, step.Spec.WarmUp = 20, 2
+		for _, mode := range []Mode{Native, Container} {
+			s, err := (countingBed{b}).take(t.Context(), mode, step)
+			if err != nil || s.UplinkPackets < 84 || (s.BridgePackets < 84) != (mode == Container) {
+				t.Errorf("%s, %s: %d packets crossed %s, %d the bridge's own device: %v",
+					p.Name, mode.Name, s.UplinkPackets, lab.Uplink, s.BridgePackets, err)
+			}
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

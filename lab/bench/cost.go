@@ -79,7 +79,7 @@ func Count(ctx context.Context, e Experiment, o Options) (*Result, error) {
 func (b countingBed) take(_ context.Context, mode Mode, step Step) (Sample, error) {
 	spec := step.Spec
 	spec.Address, spec.Reach = netip.AddrPortFrom(b.server, 0), b.reach
-	meters := meters{lab: b.lab, wire: b.wire, daemon: b.daemon, between: b.between}
+	meters := meters{lab: b.lab, wire: b.wire, daemon: b.daemon, byBridge: b.byBridge}
 	before, err := meters.read()
 	if err != nil {
 		return Sample{}, err

@@ -19,11 +19,11 @@ const nearlyAll = 0.9
 
 // meters are the counters that are read before and after a measurement.
 type meters struct {
-	lab     *lab.Lab
-	wire    string
-	softirq *softirqMeter // nil without Step.Softirq
-	daemon  *daemon       // nil in modes without a daemon
-	between bool          // no packet crosses the uplink
+	lab      *lab.Lab
+	wire     string
+	softirq  *softirqMeter // nil without Step.Softirq
+	daemon   *daemon       // nil in modes without a daemon
+	byBridge bool          // see reading
 }
 
 // reading holds the values of the meters, which only grow.
@@ -39,11 +39,11 @@ type reading struct {
 	softirqTime time.Duration // of all CPUs
 	daemonTime  time.Duration // processor time of the daemon
 	inert       time.Duration // how long everything was regular because rules had changed
-	between     bool          // no packet crosses the uplink: the counters of uplink and bridge are meaningless
+	byBridge    bool          // the counters of uplink and bridge do not tell the path: a bridge does not count what it forwards
 }
 
 func (m meters) read() (r reading, err error) {
-	r.between = m.between
+	r.byBridge = m.byBridge
 	err = m.lab.Do(lab.Device, func() error {
 		if r.uplink, err = CountPackets(m.wire); err != nil {
 			return err
@@ -95,7 +95,7 @@ func (r reading) since(before reading) reading {
 		softirqTime: r.softirqTime - before.softirqTime,
 		daemonTime:  r.daemonTime - before.daemonTime,
 		inert:       r.inert - before.inert,
-		between:     r.between,
+		byBridge:    r.byBridge,
 	}
 }
 
@@ -134,9 +134,9 @@ func (r reading) check(mode Mode, step Step) error {
 	}
 	byBridge := float64(r.bridge) / float64(max(r.uplink, 1))
 	switch {
-	case !r.between && mode == Container && byBridge < nearlyAll:
+	case !r.byBridge && mode == Container && byBridge < nearlyAll:
 		return fmt.Errorf("only %.1f %% of the packets crossed the bridge, want nearly all of a container's", 100*byBridge)
-	case !r.between && mode != Container && byBridge > 1-nearlyAll:
+	case !r.byBridge && mode != Container && byBridge > 1-nearlyAll:
 		return fmt.Errorf("%.1f %% of the packets crossed the bridge%s", 100*byBridge, r.why())
 	case mode.regular && r.express > 0:
 		return fmt.Errorf("%d packets went express, want none", r.express)

@@ -167,7 +167,7 @@ func (o *benchOptions) addFlags(cmd *cobra.Command, e bench.Experiment) {
 	for _, p := range bench.Paths {
 		paths = append(paths, p.Name)
 	}
-	cmd.Flags().StringVar(&o.between, "between", "", "measure between two containers, on a `path`: "+strings.Join(paths, ", "))
+	cmd.Flags().StringVar(&o.between, "between", "", "measure between two containers, or a container and a machine outside of its bridge (..-out), on a `path`: "+strings.Join(paths, ", "))
 	cli.CompleteWords(cmd, "modes", modes...)
 	cli.CompleteWords(cmd, "uplink", lab.UplinkKinds()...)
 	cli.CompleteWords(cmd, "between", paths...)
