@@ -144,8 +144,12 @@ always_inline int ip_checksum_ok(const struct iphdr *ip)
 	sum += load32(p + 8);
 	sum += load32(p + 12);
 	sum += load32(p + 16);
-	sum = (sum >> 16) + (sum & 0xffff); /* 20 bits at most, and 17 */
-	return (sum >> 16) + (sum & 0xffff) == 0xffff;
+	/*
+	 * Whether folding it gives 0xffff, which is whether it is a multiple of that: a
+	 * product with the inverse of 0xffff modulo 2^64 is then the quotient, and else
+	 * larger than any.
+	 */
+	return sum * 0xfffefffefffeffff <= ~0ULL / 0xffff;
 }
 
 always_inline enum reason check_tcp(const struct packet *pkt)
