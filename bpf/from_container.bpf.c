@@ -96,8 +96,8 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 	if (!reason && half->flags & PATH_BETWEEN &&
 	    is_behind_odd(skb, &pkt, &shared.last_odd_sent, now))
 		reason = LEASE_ENDED;
-	if (!reason && is_bridged_out(half) && !is_learnt(half))
-		reason = COMPOSING;
+	if (!reason && is_bridged_out(half))
+		reason = check_bridged_out(half, v6);
 	reason = hidden(reason, now);
 	if (reason) {
 		learn_ingress(skb, &pkt, half, reason);
@@ -179,9 +179,18 @@ always_inline int fast_from_container(struct __sk_buff *skb, __u8 protocol, int 
 		return second_bucket_has_tag(h) ?
 			       from_container_slow6(skb) :
 			       from_container_miss6(skb, h, pkt.ending);
-	if (!fast_path_ok(skb, &pkt, half, &now))
-		return v6 ? from_container_slow6(skb) : from_container_slow(skb);
-	return express_out(skb, &pkt, half, protocol == IPPROTO_TCP, 1);
+	switch (state_for(&pkt, half)) {
+	case OPEN_WITH(0):
+		if (applies(skb, &pkt, half, &now))
+			return express_out(skb, &pkt, half, protocol == IPPROTO_TCP, 1);
+		break;
+	case OPEN_WITH(PATH_BRIDGED | PATH_AS_IS):
+		if (!applies(skb, &pkt, half, &now))
+			break;
+		count_express(half, &pkt, protocol == IPPROTO_TCP);
+		return send_out(skb, half);
+	}
+	return v6 ? from_container_slow6(skb) : from_container_slow(skb);
 }
 
 /* All that is not linear IPv4. Not inlined: IPv6 adds no instruction to IPv4. */

@@ -132,8 +132,8 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 	reason = hidden(check_decision_in_order(skb, &pkt, half, now), now);
 	if (!reason && is_behind_odd(skb, &pkt, &shared.last_odd, now))
 		reason = LEASE_ENDED;
-	if (!reason && bridged && !(is_bridged_out(half) && is_learnt(half)))
-		reason = COMPOSING;
+	if (!reason && bridged)
+		reason = is_bridged_out(half) ? check_bridged_out(half, v6) : COMPOSING;
 	if (!v6 && !bridged)
 		from_vxlan_device(skb, &pkt, half, reason);
 	reason = hidden(reason, now);
@@ -260,10 +260,52 @@ static __noinline int from_wire_bridged_slow6(struct __sk_buff *skb)
 	return slow_from_wire(skb, 1, ETH_HLEN, 1);
 }
 
+always_inline int fast_from_wire_bridged(struct __sk_buff *skb, __u8 protocol, int v6)
+{
+	struct packet pkt;
+	struct half *half;
+	__u64 now;
+
+	if (!parse_linear(skb, protocol, &pkt, v6))
+		goto slow;
+	half = first_bucket_slot(hash(&pkt.key));
+	if (!half || !fast_path_as_is(skb, &pkt, half, &now) ||
+	    queue_pending(half, &shared.last_odd, now) ||
+	    bpf_skb_change_type(skb, PACKET_HOST))
+		goto slow;
+	count_express(half, &pkt, protocol == IPPROTO_TCP);
+	return send_in(skb, half);
+slow:
+	return v6 ? from_wire_bridged_slow6(skb) : from_wire_bridged_slow(skb);
+}
+
+/* Not inlined: IPv6 adds no instruction to IPv4. */
+static __noinline int from_wire_bridged_other(struct __sk_buff *skb)
+{
+	if (!is_linear6(skb))
+		return from_wire_bridged_slow6(skb);
+	switch (linear_protocol6(skb)) {
+	case IPPROTO_UDP:
+		return fast_from_wire_bridged(skb, IPPROTO_UDP, 1);
+	case IPPROTO_TCP:
+		return fast_from_wire_bridged(skb, IPPROTO_TCP, 1);
+	}
+	return from_wire_bridged_slow6(skb);
+}
+
 /* A port of the containers' bridge that leads out: packets of a half have flags. */
 SEC("tc")
 int scon_from_wire_bridged(struct __sk_buff *skb)
 {
-	return skb->protocol == bpf_htons(ETH_P_IPV6) ? from_wire_bridged_slow6(skb) :
-							from_wire_bridged_slow(skb);
+	if (!is_linear(skb))
+		return skb->protocol == bpf_htons(ETH_P_IPV6) ?
+			       from_wire_bridged_other(skb) :
+			       from_wire_bridged_slow(skb);
+	switch (linear_protocol(skb)) {
+	case IPPROTO_UDP:
+		return fast_from_wire_bridged(skb, IPPROTO_UDP, 0);
+	case IPPROTO_TCP:
+		return fast_from_wire_bridged(skb, IPPROTO_TCP, 0);
+	}
+	return from_wire_bridged_slow(skb);
 }

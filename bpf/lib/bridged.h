@@ -10,7 +10,7 @@
  */
 #pragma once
 
-#include "contable.h"
+#include "learn.h"
 
 /* Whether packets of half are bridged from or to a device that leads out. */
 always_inline int is_bridged_out(const struct half *half)
@@ -31,10 +31,43 @@ always_inline __u64 leaves_to(const struct half *half)
 
 /* Whether the bridge knows where the packets of half go: whence the other direction
  * comes. */
-always_inline int is_learnt(const struct half *half)
+always_inline int is_learnt(const struct half *half, const struct half *twin)
+{
+	return twin->generation == shared.generation && twin->in_dev == half->out_dev &&
+	       enters_from(twin) == leaves_to(half);
+}
+
+/* Whether rewriting changes no byte of the packets of half. */
+always_inline int is_as_is(const struct half *half, const struct half *twin, int v6)
+{
+	return half->out_macs == half->in_macs &&
+	       half->out_macs_end == half->in_macs_end && half->out_tos == half->in_tos &&
+	       half->out_ports == half->key.ports &&
+	       (v6 ? twin->addrs6[0] == half->addrs6[2] &&
+				twin->addrs6[1] == half->addrs6[3] &&
+				twin->addrs6[2] == half->addrs6[0] &&
+				twin->addrs6[3] == half->addrs6[1] :
+		     half->out_addrs == half->key.addrs);
+}
+
+/*
+ * EXPRESS, or the reason why the decision of a half that is bridged out is of no use. The
+ * result is kept in PATH_AS_IS, which a decision that is recorded anew clears. No program
+ * records into the half meanwhile: else the flag could be that of a decision that has
+ * been withdrawn.
+ */
+always_inline enum reason check_bridged_out(struct half *half, int v6)
 {
 	const struct half *twin = slot(half->twin);
+	int locked, learnt;
 
-	return twin && twin->generation == shared.generation &&
-	       twin->in_dev == half->out_dev && enters_from(twin) == leaves_to(half);
+	if (!twin)
+		return COMPOSING;
+	locked = lock_half(half);
+	learnt = is_learnt(half, twin);
+	if (locked && learnt && is_bridged_out(half) && is_as_is(half, twin, v6))
+		half->flags |= PATH_AS_IS;
+	if (locked)
+		unlock_half(half);
+	return learnt ? EXPRESS : COMPOSING;
 }

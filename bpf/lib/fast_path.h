@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Fast path of a hook's entry, for nearly all packets of known connections: linear
- * headers, no padding, a half that is found in the first bucket and has no flags,
- * all checks passed. All other packets take the hook's slow path. IPv4, IPv6, TCP
- * and UDP have code of their own, which needs few registers.
+ * headers, no padding, a half that is found in the first bucket and has no flags, or
+ * those of one whose packets a bridge forwards as they are, all checks passed. All other
+ * packets take the hook's slow path. IPv4, IPv6, TCP and UDP have code of their own,
+ * which needs few registers.
  */
 #pragma once
 
@@ -62,15 +63,36 @@ always_inline int parse_linear(struct __sk_buff *skb, __u8 protocol, struct pack
 	return data + HEADERS <= end && !parse_ipv4(data + IP_OFF, end, protocol, pkt);
 }
 
-/* Whether the packet can be rewritten and redirected as it is. Sets the time. */
+/* State and flags of a half, which one load reads: open, and the flags. */
+#define OPEN_WITH(flags) (SLOT_OPEN | (flags) << 8)
+
+/* OPEN_WITH the half's flags if it is the packet's, and open. */
+always_inline __u16 state_for(const struct packet *pkt, const struct half *half)
+{
+	return has_key(half, &pkt->key) && has_addrs(half, pkt) ? load16(&half->state) :
+								  SLOT_EMPTY;
+}
+
+/* Whether the half's decision applies to a packet that is not padded. Sets the time. */
+always_inline int applies(struct __sk_buff *skb, const struct packet *pkt,
+			  const struct half *half, __u64 *now)
+{
+	*now = jiffies(); /* first: skb->len is loaded once, and compared once */
+	return !pkt->ending && skb->len - ETH_HLEN == pkt->len &&
+	       !check_decision(skb, pkt, half, *now);
+}
+
+/* Whether the packet can be rewritten and redirected. Sets the time. */
 always_inline int fast_path_ok(struct __sk_buff *skb, const struct packet *pkt,
 			       const struct half *half, __u64 *now)
 {
-	/* One load reads state and flags: open, and no flag set. */
-	if (!has_key(half, &pkt->key) || !has_addrs(half, pkt) ||
-	    load16(&half->state) != SLOT_OPEN || pkt->ending ||
-	    skb->len - ETH_HLEN != pkt->len)
-		return 0;
-	*now = jiffies();
-	return !check_decision(skb, pkt, half, *now);
+	return state_for(pkt, half) == OPEN_WITH(0) && applies(skb, pkt, half, now);
+}
+
+/* Whether a bridge forwards it by a port that leads out, as it is. Sets the time. */
+always_inline int fast_path_as_is(struct __sk_buff *skb, const struct packet *pkt,
+				  const struct half *half, __u64 *now)
+{
+	return state_for(pkt, half) == OPEN_WITH(PATH_BRIDGED | PATH_AS_IS) &&
+	       applies(skb, pkt, half, now);
 }

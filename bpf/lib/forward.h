@@ -8,30 +8,42 @@
 #include "order.h"
 #include "rewrite.h"
 
-/* To the transmit path of the output device. */
-always_inline int express_out(struct __sk_buff *skb, struct packet *pkt,
-			      struct half *half, int is_tcp, __u8 ttl_step)
+/* To the transmit path of the output device, as the packet is. */
+always_inline int send_out(struct __sk_buff *skb, const struct half *half)
 {
-	count_express(half, pkt, is_tcp);
-	if (rewrite(skb, pkt, half, is_tcp, ttl_step))
-		return TC_ACT_SHOT;
 	skb->mark = half->out_mark;
 	skb->priority = half->out_priority;
 	set_cb(skb, CB_EXPRESS);
 	return bpf_redirect(half->out_dev, 0);
 }
 
-/* Into the container's network namespace, past the port's queue. */
+/* The same, rewritten. */
+always_inline int express_out(struct __sk_buff *skb, struct packet *pkt,
+			      struct half *half, int is_tcp, __u8 ttl_step)
+{
+	count_express(half, pkt, is_tcp);
+	if (rewrite(skb, pkt, half, is_tcp, ttl_step))
+		return TC_ACT_SHOT;
+	return send_out(skb, half);
+}
+
+/* Into the container's network namespace, past the port's queue, as the packet is. */
+always_inline int send_in(struct __sk_buff *skb, const struct half *half)
+{
+	/* As a veth pair leaves them. */
+	skb->mark = 0;
+	skb->priority = 0;
+	return bpf_redirect_peer(half->out_dev, 0);
+}
+
+/* The same, rewritten. */
 always_inline int express_in(struct __sk_buff *skb, struct packet *pkt, struct half *half,
 			     int is_tcp, __u8 ttl_step)
 {
 	count_express(half, pkt, is_tcp);
 	if (rewrite(skb, pkt, half, is_tcp, ttl_step))
 		return TC_ACT_SHOT;
-	/* As a veth pair leaves them. */
-	skb->mark = 0;
-	skb->priority = 0;
-	return bpf_redirect_peer(half->out_dev, 0);
+	return send_in(skb, half);
 }
 
 /* Into the container through the port's queue. */

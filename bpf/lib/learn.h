@@ -220,7 +220,7 @@ always_inline int is_known(struct __sk_buff *skb, const struct packet *pkt,
 	       half->out_macs_end == d->macs_end && half->out_mark == skb->mark &&
 	       half->out_priority == skb->priority && half->out_tos == d->tos &&
 	       half->ip_delta == ip_delta(pkt, half, d->tos, ttl_step(d->flags)) &&
-	       half->flags == d->flags;
+	       (half->flags & ~PATH_AS_IS) == d->flags;
 }
 
 always_inline void record(struct __sk_buff *skb, const struct packet *pkt,
@@ -233,7 +233,6 @@ always_inline void record(struct __sk_buff *skb, const struct packet *pkt,
 	half->out_priority = skb->priority;
 	half->out_tos = d->tos;
 	half->ip_delta = ip_delta(pkt, half, d->tos, ttl_step(d->flags));
-	half->flags = d->flags;
 }
 
 /* Records the decision about a packet if it is the tracked one; half is locked. */
@@ -271,6 +270,7 @@ always_inline enum reason record_tracked(struct __sk_buff *skb, const struct pac
 	half->generation = 0;
 	if (!known)
 		record(skb, pkt, half, &d);
+	half->flags = d.flags;
 	if (flags & DEV_SPREAD)
 		half->way.sender = sender;
 	half->max_len = len;

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 28
+#define LAYOUT_VERSION 29
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -100,6 +100,11 @@ enum slot_state {
 /* A packet that the others follow is on the regular path: order.h. */
 #define PATH_PENDING (1 << 4)
 /*
+ * Beside PATH_BRIDGED alone: the bridge knows where the packets go, and they leave as
+ * they enter (bridged.h).
+ */
+#define PATH_AS_IS (1 << 6)
+/*
  * Flags of devices alone, which do not fit into those of a half. Why packets at a
  * container's port have no Conentry: the container is paused; or rules that judge single
  * packets keep some of its connections regular, which `candidates` says of each.
@@ -162,7 +167,8 @@ struct half {
 	__u16 port_delta; /* d: the same for the ports */
 	__u16 max_len; /* e: longest IP packet or segment seen to pass */
 	__u8 state; /* enum slot_state */
-	__u8 flags; /* e: DEV_* of the output device, and PATH_*; s: PATH_PENDING */
+	__u8 flags; /* e: DEV_* of the output device, and PATH_*; s: PATH_PENDING and
+		       PATH_AS_IS */
 	__u32 out_dev; /* e: 0 until a decision has been seen */
 	__u32 out_mark; /* e */
 	__u64 out_macs; /* e; of a discard, d: the destination that its packets have */

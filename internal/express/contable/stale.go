@@ -72,19 +72,24 @@ func (t *Table) withdrawAmong(which func(*Conentry) bool, concerned func(*datapa
 	}
 	done := true
 	t.eachLive(func(e *Conentry) {
-		for _, slot := range e.allSlots() {
-			done = done && (!which(e) || t.withdraw(slot, concerned))
-		}
+		done = done && (!which(e) || t.withdrawOf(e, concerned))
 	})
 	return done
 }
 
 // Withdraw withdraws the decisions of a Conentry: a regular packet that enters later has to
 // confirm each. It reports false if a program keeps recording into it.
-func (t *Table) Withdraw(e *Conentry) bool {
+func (t *Table) Withdraw(e *Conentry) bool { return t.withdrawOf(e, nil) }
+
+// withdrawOf withdraws those decisions of a Conentry that are concerned, nil for all.
+func (t *Table) withdrawOf(e *Conentry, concerned func(*datapath.Half) bool) bool {
 	done := true
-	for _, slot := range e.allSlots() {
-		done = t.withdraw(slot, nil) && done
+	// Again, for what has been recorded about one half while the other's decision was still
+	// there: by that a program says where the bridge sends its packets (bpf/lib/bridged.h).
+	for range 2 {
+		for _, slot := range e.allSlots() {
+			done = t.withdraw(slot, concerned) && done
+		}
 	}
 	return done
 }

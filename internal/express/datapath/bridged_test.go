@@ -40,7 +40,15 @@ func (b *bed) trackWire(bridged bool) {
 var bridgedFlows = map[string]flow{
 	"TCP": bridged(routed(tcp)), "UDP": bridged(routed(udp)),
 	"TCP over IPv6": bridged(routed6(tcp)), "UDP over IPv6": bridged(routed6(udp)),
-	"translated": bridged(masqueraded(tcp)),
+	"translated": bridged(masqueraded(tcp)), "translated over IPv6": bridged(masqueraded6(udp)),
+	"with another DSCP": changed(bridged(routed(udp)), func(f *frame) { f.tos = 0xb8 }),
+	"by a rule of the bridge with another MAC address": changed(bridged(routed6(udp)), func(f *frame) { f.srcMAC = uplinkMAC }),
+}
+
+// changed makes a connection one whose packets leave changed.
+func changed(f flow, change func(*frame)) flow {
+	change(&f.out.leave)
+	return f
 }
 
 // What a bridge forwards by a port that leads out goes express once both directions are
@@ -56,16 +64,33 @@ func TestBridgedOut(t *testing.T) {
 			b.decide(f.out)
 			b.goesRegular(f.out, "composing")
 			b.decide(f.in)
-			b.goesExpress(f.out)
-			b.goesExpress(f.in)
+			express := func() {
+				t.Helper()
+				for range 2 { // by the slow path and, if it leaves as it enters, by the fast one
+					b.goesExpress(f.out)
+					b.goesExpress(f.in)
+				}
+			}
+			express()
 
-			// A change in the bridge's table withdraws one, and the other is of no use.
-			b.half(f.in.enter, 0).Generation = 0
-			b.goesRegular(f.out, "composing")
-			b.decide(f.in)
-			b.goesExpress(f.out)
-			b.half(f.out.enter, b.port).Generation = 0
-			b.goesRegular(f.in, "composing")
+			// A change in the bridge's table withdraws both, and one alone is of no use.
+			out, in := b.half(f.out.enter, b.port), b.half(f.in.enter, 0)
+			for _, order := range [][2]direction{{f.out, f.in}, {f.in, f.out}} {
+				out.Generation, in.Generation = 0, 0
+				b.decide(order[0])
+				b.goesRegular(order[0], "composing")
+				b.decide(order[1])
+				express()
+			}
+
+			// The leases are renewed.
+			out.LeaseFrom -= 1 << 30
+			in.LeaseFrom -= 1 << 30
+			for _, w := range []direction{f.out, f.in} {
+				b.goesRegular(w, "lease_ended")
+				b.leaves(w)
+			}
+			express()
 		})
 	}
 }
@@ -83,7 +108,6 @@ func TestBridgedOutFlood(t *testing.T) {
 	t.Run("another port", func(t *testing.T) {
 		f, b := bridgedFlows["UDP"], newBridgedBed(t)
 		b.express(f)
-		b.goesExpress(f.out)
 		b.half(f.in.enter, 0).InDev++
 		b.goesRegular(f.out, "composing")
 	})

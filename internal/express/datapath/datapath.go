@@ -61,7 +61,7 @@ const DevSpread = deviceSpread
 
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 28
+const LayoutVersion = 29
 
 // Bucket is four places of halves; bpf/lib/maps.h documents it.
 type Bucket = expressBucket

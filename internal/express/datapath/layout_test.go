@@ -34,6 +34,7 @@ var fingerprints = map[int]string{
 	26: "0a6c273a890c4318",
 	27: "2e6c4da65edc4cbc",
 	28: "2e6c4da65edc4cbc",
+	29: "2e6c4da65edc4cbc",
 }
 
 // A change of what daemons and programs share is a change of the layout's
