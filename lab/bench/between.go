@@ -90,8 +90,7 @@ func (p *Path) isOut() bool { return p.server == lab.Edge }
 
 // Between returns the experiment with its traffic on the named path, for example
 // quick-routed. Between two containers it drops steps and modes that need the uplink
-// or no container; to outside those without replies, without which SCON does not know
-// where the bridge sends the packets.
+// or no container.
 func (e Experiment) Between(path string) (Experiment, error) {
 	i := slices.IndexFunc(Paths, func(p Path) bool { return p.Name == path })
 	if i < 0 {
@@ -109,10 +108,12 @@ func (e Experiment) on(p *Path) Experiment {
 	e.Modes = slices.DeleteFunc(slices.Clone(e.Modes), func(m Mode) bool {
 		return m == Native && !p.isOut() || m.netkit || m.flowtable && !p.flowtable
 	})
-	e.Steps = slices.DeleteFunc(slices.Clone(e.Steps), func(s Step) bool {
-		oneWay := s.Spec.Proto == "udp" && s.Spec.Pattern == peer.Stream
-		return s.Softirq && !p.isOut() || oneWay && p.isOut()
-	})
+	e.Steps = slices.DeleteFunc(slices.Clone(e.Steps), func(s Step) bool { return s.Softirq && !p.isOut() })
+	for i := range e.Steps {
+		s := &e.Steps[i]
+		// Without replies SCON does not know where the bridge sends the packets.
+		s.FewExpress = s.FewExpress || p.isOut() && s.Spec.Proto == "udp" && s.Spec.Pattern == peer.Stream
+	}
 	return e
 }
 
