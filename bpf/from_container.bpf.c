@@ -96,8 +96,8 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 	if (!reason && half->flags & PATH_BETWEEN &&
 	    is_behind_odd(skb, &pkt, &shared.last_odd_sent, now))
 		reason = LEASE_ENDED;
-	if (!reason && is_bridged_out(half))
-		reason = check_bridged_out(half, v6);
+	if (!reason && is_bridged_out(half) && !is_of_use(half, &pkt, v6))
+		return go_regular(skb, COMPOSING);
 	reason = hidden(reason, now);
 	if (reason) {
 		learn_ingress(skb, &pkt, half, reason);

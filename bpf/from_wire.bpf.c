@@ -132,8 +132,12 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 	reason = hidden(check_decision_in_order(skb, &pkt, half, now), now);
 	if (!reason && is_behind_odd(skb, &pkt, &shared.last_odd, now))
 		reason = LEASE_ENDED;
-	if (!reason && bridged)
-		reason = is_bridged_out(half) ? check_bridged_out(half, v6) : COMPOSING;
+	if (!reason && bridged && !is_bridged_out(half))
+		reason = COMPOSING;
+	if (!reason && bridged && !is_of_use(half, &pkt, v6)) {
+		unstamp(skb);
+		return go_regular(skb, COMPOSING);
+	}
 	if (!v6 && !bridged)
 		from_vxlan_device(skb, &pkt, half, reason);
 	reason = hidden(reason, now);

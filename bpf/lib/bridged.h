@@ -51,23 +51,26 @@ always_inline int is_as_is(const struct half *half, const struct half *twin, int
 }
 
 /*
- * EXPRESS, or the reason why the decision of a half that is bridged out is of no use. The
- * result is kept in PATH_AS_IS, which a decision that is recorded anew clears. No program
- * records into the half meanwhile: else the flag could be that of a decision that has
- * been withdrawn.
+ * Whether the decision of a half that is bridged out, which applies to a packet, is of
+ * use. That is kept in PATH_AS_IS, which a decision that is recorded anew clears. No
+ * program records into the half meanwhile: else the flag could be that of a decision that
+ * has been withdrawn. A packet of no use has nothing to tell: to track each one of those
+ * that are never answered would cost more than the bridge.
  */
-always_inline enum reason check_bridged_out(struct half *half, int v6)
+always_inline int is_of_use(struct half *half, const struct packet *pkt, int v6)
 {
 	const struct half *twin = slot(half->twin);
 	int locked, learnt;
 
 	if (!twin)
-		return COMPOSING;
+		return 0;
 	locked = lock_half(half);
 	learnt = is_learnt(half, twin);
 	if (locked && learnt && is_bridged_out(half) && is_as_is(half, twin, v6))
 		half->flags |= PATH_AS_IS;
 	if (locked)
 		unlock_half(half);
-	return learnt ? EXPRESS : COMPOSING;
+	if (!learnt)
+		advance(half, pkt);
+	return learnt;
 }

@@ -15,6 +15,9 @@ var neighbourMAC = mac{2, 0, 0, 0, 0, 0x9}
 func bridged(f flow) flow {
 	f.out.enter.dstMAC, f.in.enter.dstMAC, f.in.enter.srcMAC = neighbourMAC, containerMAC, neighbourMAC
 	f.out.leave, f.in.leave = f.out.enter, f.in.enter
+	if f.conn.Translated() { // the bridge lets Netfilter translate
+		f.out.leave.src, f.in.leave.dst = f.conn.Reply.Dst, f.conn.Orig.Src
+	}
 	return f
 }
 
@@ -57,9 +60,6 @@ func TestBridgedOut(t *testing.T) {
 	for name, f := range bridgedFlows {
 		t.Run(name, func(t *testing.T) {
 			b := newBridgedBed(t)
-			if f.conn.Translated() { // the bridge lets Netfilter translate
-				f.out.leave.src, f.in.leave.dst = f.conn.Reply.Dst, f.conn.Orig.Src
-			}
 			b.compose(f)
 			b.decide(f.out)
 			b.goesRegular(f.out, "composing")
@@ -111,6 +111,26 @@ func TestBridgedOutFlood(t *testing.T) {
 		b.half(f.in.enter, 0).InDev++
 		b.goesRegular(f.out, "composing")
 	})
+}
+
+// A packet of a decision that is of no use, since nothing comes back, is not tracked: while
+// one is, all regular packets that leave are looked at.
+func TestBridgedOutUnanswered(t *testing.T) {
+	for name, f := range bridgedFlows {
+		t.Run(name, func(t *testing.T) {
+			b := newBridgedBed(t)
+			b.compose(f)
+			for _, w := range []direction{f.out, f.in} {
+				b.decide(w)
+				h := b.half(w.enter, map[datapath.Hook]int{datapath.FromContainer: b.port}[w.start])
+				b.goesRegular(w, "composing")
+				if h.Probe != 0 {
+					t.Errorf("%s: the packet is tracked", w.start)
+				}
+				h.Generation = 0
+			}
+		})
+	}
 }
 
 // What IP sends by the bridge, or receives there, decides nothing at a port of it, and what
