@@ -23,7 +23,7 @@ func TestDocumentsShowResults(t *testing.T) {
 		{"cpus", "cpus", []string{"cpus"}},
 		{"scale", "connections", []string{"connections"}},
 		{"other-ways", "quick", []string{"quick-vxlan", "quick-tracked"}},
-		{"other-ways", "cost", []string{"cost-vlan-6.12", "cost-tracked-6.12"}},
+		{"other-ways", "cost", []string{"cost-vlan-6.12", "cost-tracked-6.12", "cost-tracked-out-6.12", "cost-bridged-out-6.12"}},
 	} {
 		summaries, err := ReadSummaries("../results/" + c.file + ".json")
 		if err != nil {
