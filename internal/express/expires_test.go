@@ -80,7 +80,7 @@ func TestDefaultRouteExpires(t *testing.T) {
 		ip link set eth1 up`)
 	b.Sh(lab.Edge, `
 		ip addr add fd00:78::2/64 dev eth1 nodad
-		ip addr add fd00:99::1/128 dev lo
+		ip addr add fd00:99::1/128 dev lo nodad
 		ip link set eth1 up`)
 	b.Sh(lab.Device, `
 		ip6tables-nft -t nat -I POSTROUTING -d fd00:99::1 -j ACCEPT
