@@ -91,16 +91,20 @@ type decided struct {
 	bound   uint32 // number of what bounds it
 }
 
-// bounds number what bounds leases.
+// bounds number what bounds leases. Limits have texts of their own, which name devices: they
+// are forgotten with the Limits.
 type bounds struct {
 	texts   []string
 	numbers map[string]uint32
 }
 
+// newBounds returns those with number 0 alone, that of a lease that is not decided.
+func newBounds() bounds {
+	return bounds{texts: []string{boundUntilRead}, numbers: map[string]uint32{boundUntilRead: 0}}
+}
+
 func newLeases(conentries int) leases {
-	l := leases{limits: Limits{Unwatched: boundUntilRead}, reading: 1, decided: make([]decided, conentries), bounds: bounds{numbers: make(map[string]uint32)}}
-	l.bounds.number(boundUntilRead)
-	return l
+	return leases{limits: Limits{Unwatched: boundUntilRead}, reading: 1, decided: make([]decided, conentries), bounds: newBounds()}
 }
 
 func (b *bounds) number(text string) uint32 {
@@ -137,6 +141,7 @@ func (c *Composer) SetLimits(l Limits) {
 func (c *Composer) shorten() {
 	c.leases.reading++
 	c.table.All(c.outdate)
+	c.leases.bounds = newBounds()
 }
 
 // outdate makes the lease of a Conentry short until it is decided again.

@@ -1,0 +1,44 @@
+package composer
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/datapath"
+	"github.com/scon-project/scon/internal/express/discover"
+)
+
+// What bounds a lease may name a device, and devices come and go: texts that no lease has
+// any more take no memory.
+func TestBoundsAreForgotten(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(1)
+	port := &onePort{port: discover.Port{Index: 7}}
+	c := New(Options{
+		Table: table, Ports: port, Rules: port, Lease: time.Second, LeaseMax: time.Minute, Keep: func(int, datapath.Kept) {},
+	})
+	const replied, assured = 1 << 1, 1 << 2
+	conn := masqueraded(1000)
+	conn.Status |= replied | assured
+	e, err := table.Compose(contable.End{Port: 7}, conn.Orig, conn, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.placed(e)
+	for i := range 1000 {
+		by := fmt.Sprintf("redirects are accepted at veth%d", i)
+		c.SetLimits(Limits{Learnt4: by})
+		if got := c.LeaseOf(e); got != boundUntilRead {
+			t.Fatalf("before it is decided again, the lease is bounded by %q", got)
+		}
+		c.decideLease(e, conn)
+		if got := c.LeaseOf(e); got != by || e.Lease() != time.Second {
+			t.Fatalf("a lease of %v, bounded by %q, want %q", e.Lease(), got, by)
+		}
+		if n := len(c.leases.bounds.texts); n > 2 {
+			t.Fatalf("%d texts after %d changes of the limits", n, i+1)
+		}
+	}
+}
