@@ -169,7 +169,7 @@ func (d *Daemon) load(pinDir string) error {
 		return err
 	}
 	d.dp = dp
-	d.table = contable.New(dp.Memory(), contable.Options{
+	d.table, err = contable.New(dp.Memory(), contable.Options{
 		Connections:  c.Connections,
 		PerContainer: max(c.Connections*c.PerContainerShare/100, 1),
 		Idle:         c.FlushIdle,
@@ -179,6 +179,9 @@ func (d *Daemon) load(pinDir string) error {
 		Hooked:       dp.IsTracked,
 		PageSlots:    PageSlots,
 	})
+	if err != nil {
+		return errors.Join(err, dp.Close())
+	}
 	d.grower = newGrower(dp, d.table, c.Connections, d.log)
 	return nil
 }

@@ -29,6 +29,15 @@ func idle(t *testing.T) *Daemon {
 	return &Daemon{dp: new(datapath.Datapath), hooks: h, tcp: composer.NewTCP(nil, nil, nil), pulse: service.NewPulse(), sweeper: newSweeper(), grower: newGrower(nil, nil, 0, nil)}
 }
 
+func newTable(t *testing.T, m datapath.Memory, o contable.Options) *contable.Table {
+	t.Helper()
+	table, err := contable.New(m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
 // A sweep of the largest table goes on in pieces, in order, and a new one begins only
 // after the last piece.
 func TestSweeper(t *testing.T) {
@@ -97,7 +106,7 @@ func TestSourceEnds(t *testing.T) {
 func TestEventsAhead(t *testing.T) {
 	t.Parallel()
 	d := idle(t)
-	d.table = contable.New(datapath.Memory{Halves: make([][]datapath.Half, 1), Outers: make([][]datapath.Outer, 1)}, contable.Options{})
+	d.table = newTable(t, datapath.Memory{Halves: make([][]datapath.Half, 1), Outers: make([][]datapath.Outer, 1)}, contable.Options{})
 	for _, queued := range []int{0, 1, ahead, ahead + 5} {
 		events := make(chan []datapath.Event, queued)
 		for range queued {
@@ -168,7 +177,7 @@ func TestNoBeatAtTheEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := idle(t)
-			d.table = contable.New(datapath.Memory{}, contable.Options{})
+			d.table = new(contable.Table)
 			b := counted(d)
 			var stop func()
 			d.ctx, stop = context.WithCancel(t.Context())
@@ -208,7 +217,7 @@ func TestInertStays(t *testing.T) {
 // express for some seconds only.
 func TestBlind(t *testing.T) {
 	d := idle(t)
-	d.table = contable.New(datapath.Memory{
+	d.table = newTable(t, datapath.Memory{
 		Halves: [][]datapath.Half{make([]datapath.Half, datapath.PageSlots)}, Outers: make([][]datapath.Outer, 1),
 		Buckets: make([]datapath.Bucket, 16), Settings: &datapath.Settings{Generation: 1}, Candidates: make([]uint64, 16),
 	}, contable.Options{Connections: 16, PerContainer: 16, Lease: time.Second, Tick: time.Millisecond})

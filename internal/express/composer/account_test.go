@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/express/contable"
-	"github.com/scon-project/scon/internal/express/datapath"
 )
 
 // claimant is a container that wants candidates looked at.
@@ -18,7 +17,7 @@ type claimant struct {
 // ask has containers ask for some seconds, and returns the seconds that it took to look at
 // what was allowed.
 func ask(seconds int, took time.Duration, all ...*claimant) (spent float64) {
-	c := New(Options{Table: contable.New(datapath.Memory{}, contable.Options{})})
+	c := New(Options{Table: new(contable.Table)})
 	now := time.Unix(1000, 0)
 	for range seconds * 1000 {
 		now = now.Add(time.Millisecond)

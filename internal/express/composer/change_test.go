@@ -71,7 +71,7 @@ func TestFindsConcerned(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(1, 1))
-			table, _ := newTable(many)
+			table, _ := newTable(t, many)
 			var all []candidate
 			var of kind
 			for i := range many {

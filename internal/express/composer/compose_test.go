@@ -61,7 +61,8 @@ type composing struct {
 }
 
 // newTable returns a table in ordinary memory, and its slots.
-func newTable(connections int) (*contable.Table, [][]datapath.Half) {
+func newTable(t testing.TB, connections int) (*contable.Table, [][]datapath.Half) {
+	t.Helper()
 	pages := 4*connections/datapath.PageSlots + 1
 	m := datapath.Memory{
 		Halves: make([][]datapath.Half, pages), Outers: make([][]datapath.Outer, pages),
@@ -70,10 +71,14 @@ func newTable(connections int) (*contable.Table, [][]datapath.Half) {
 	for i := range m.Halves {
 		m.Halves[i] = make([]datapath.Half, datapath.PageSlots)
 	}
-	return contable.New(m, contable.Options{
+	table, err := contable.New(m, contable.Options{
 		Connections: 2 * connections, PerContainer: 2 * connections, Idle: time.Minute, Lease: time.Second,
 		LeasePackets: 65536, Tick: 4 * time.Millisecond,
-	}), m.Halves
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table, m.Halves
 }
 
 func newComposing(t testing.TB, connections int) *composing {
@@ -116,7 +121,7 @@ func newComposing(t testing.TB, connections int) *composing {
 		}
 	})
 	var table *contable.Table
-	table, c.halves = newTable(connections)
+	table, c.halves = newTable(t, connections)
 	c.Composer = New(Options{
 		Table:     table,
 		Conntrack: c.ct, Ports: port, Rules: port, Lease: time.Second, LeaseMax: time.Minute,

@@ -13,7 +13,7 @@ import (
 func TestIndex(t *testing.T) {
 	t.Parallel()
 	x := index{kinds: make(map[kind][]candidate)}
-	table, _ := newTable(3)
+	table, _ := newTable(t, 3)
 	var all []*contable.Conentry
 	for i := range 3 {
 		own, server := netip.AddrPortFrom(netip.MustParseAddr("172.17.0.2"), uint16(20000+i)), netip.MustParseAddrPort("198.51.100.1:443")

@@ -14,7 +14,7 @@ import (
 // any more take no memory.
 func TestBoundsAreForgotten(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(1)
+	table, _ := newTable(t, 1)
 	port := &onePort{port: discover.Port{Index: 7}}
 	c := New(Options{
 		Table: table, Ports: port, Rules: port, Lease: time.Second, LeaseMax: time.Minute, Keep: func(int, datapath.Kept) {},

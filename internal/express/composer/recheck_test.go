@@ -17,7 +17,7 @@ import (
 func TestRecheckNext(t *testing.T) {
 	t.Parallel()
 	const doubted, waiting = 3*polledAtOnce + 7, 5
-	table, _ := newTable(doubted + waiting + 1)
+	table, _ := newTable(t, doubted+waiting+1)
 	var refs []contable.Ref
 	for i := range doubted + waiting + 1 {
 		conn := masqueraded(uint16(1000 + i))
@@ -57,7 +57,7 @@ func TestRecheckNext(t *testing.T) {
 // in another way, though it may have got the same ID.
 func TestConfirmTranslation(t *testing.T) {
 	t.Parallel()
-	table, _ := newTable(1)
+	table, _ := newTable(t, 1)
 	conn := masqueraded(4000)
 	e, err := table.Compose(contable.End{Port: 7}, conn.Orig, conn, time.Now())
 	if err != nil {

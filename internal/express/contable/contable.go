@@ -10,6 +10,7 @@ package contable
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"sync/atomic"
@@ -89,9 +90,16 @@ type Totals struct {
 }
 
 // New returns the table in m. It leaves the contents alone until Adopt or
-// Clear.
-func New(m datapath.Memory, o Options) *Table {
+// Clear. The error wraps ENOMEM if the machine has no room for o.Connections.
+func New(m datapath.Memory, o Options) (*Table, error) {
 	o.PageSlots = cmp.Or(o.PageSlots, datapath.PageSlots)
+	slots := len(m.Halves) * datapath.PageSlots
+	entries, err := newEntries(slots / 2)
+	bySlot, err2 := offHeap[uint32](slots)
+	byTuple, err3 := newTuples(o.Connections)
+	if err := cmp.Or(err, err2, err3); err != nil {
+		return nil, fmt.Errorf("memory for %d connections: %w; make 'connections' smaller in the settings", o.Connections, err)
+	}
 	t := &Table{
 		made:     time.Now(),
 		opts:     o,
@@ -101,10 +109,10 @@ func New(m datapath.Memory, o Options) *Table {
 		settings: m.Settings,
 		counts:   m.Candidates,
 		free:     newFree(len(m.Halves), o.PageSlots),
-		entries:  newEntries(len(m.Halves) * datapath.PageSlots / 2),
+		entries:  entries,
 		live:     newLive(),
-		bySlot:   offHeap[uint32](len(m.Halves) * datapath.PageSlots),
-		byTuple:  newTuples(o.Connections),
+		bySlot:   bySlot,
+		byTuple:  byTuple,
 		perPort:  make(map[int]int),
 		returned: make(rhythms),
 		strays:   make(map[Ref]Elsewhere),
@@ -115,7 +123,7 @@ func New(m datapath.Memory, o Options) *Table {
 			t.free.add(page, func(slot uint32) bool { return t.half(slot).State == datapath.SlotEmpty })
 		}
 	}
-	return t
+	return t, nil
 }
 
 // Compose publishes a Conentry for a connection between the container at here

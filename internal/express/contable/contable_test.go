@@ -55,7 +55,12 @@ func newBed(t *testing.T, o contable.Options) *bed {
 }
 
 // restart is a new daemon on the same table.
-func (b *bed) restart() { b.Table = contable.New(b.memory, b.opts) }
+func (b *bed) restart() {
+	var err error
+	if b.Table, err = contable.New(b.memory, b.opts); err != nil {
+		b.t.Fatal(err)
+	}
+}
 
 // grow adds the pages that the table wants.
 func (b *bed) grow() {

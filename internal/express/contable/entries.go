@@ -20,9 +20,10 @@ type entries struct {
 // entryPage is how many Conentries have their places taken, and given back, together.
 const entryPage = datapath.PageSlots
 
-func newEntries(most int) entries {
+func newEntries(most int) (entries, error) {
 	pages := (most + entryPage - 1) / entryPage
-	return entries{all: offHeap[Conentry](pages * entryPage), free: newFree(pages, entryPage)}
+	all, err := offHeap[Conentry](pages * entryPage)
+	return entries{all: all, free: newFree(pages, entryPage)}, err
 }
 
 // take returns a place with nothing in it but its ref; nil if there is none.
@@ -106,17 +107,18 @@ func (t *Table) Places() int { return len(t.entries.all) }
 
 // offHeap returns n zero values without pointers in memory of the process that becomes
 // resident only where it is used. The garbage collector neither looks at it nor lets the heap
-// grow in proportion to it. It stays for as long as the process lives.
-func offHeap[T any](n int) []T {
+// grow in proportion to it. It stays for as long as the process lives. There may be no address
+// space for it, or with vm.overcommit_memory=2 no memory.
+func offHeap[T any](n int) ([]T, error) {
 	if n == 0 {
-		return nil
+		return nil, nil
 	}
 	size := n * int(unsafe.Sizeof(*new(T)))
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
-		panic(fmt.Errorf("no address space for %d bytes: %w", size, err)) // as where the heap cannot grow
+		return nil, fmt.Errorf("mapping %d KB: %w", size>>10, err)
 	}
-	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n)
+	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n), nil
 }
 
 // discardPages makes memory of offHeap zero, and gives it back to the kernel.

@@ -1,12 +1,19 @@
 package contable_test
 
 import (
+	"errors"
+	"fmt"
 	"math/rand/v2"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/datapath"
 )
 
 // A Ref names one Conentry: not the next one that has its place.
@@ -110,4 +117,36 @@ func TestSeenByReader(t *testing.T) {
 	if n := b.Sweep(start.Add(4 * time.Second)); n != 0 {
 		t.Error("it was retired")
 	}
+}
+
+// A daemon for which the machine has no room says so, and what to do.
+func TestNoRoom(t *testing.T) {
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_AS, &before); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Setrlimit(unix.RLIMIT_AS, &before); err != nil {
+			t.Fatal(err)
+		}
+	})
+	size, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pages uint64
+	if _, err := fmt.Sscan(string(size), &pages); err != nil {
+		t.Fatal(err)
+	}
+	const connections, spare = 1 << 20, 32 << 20
+	m := datapath.Memory{Halves: make([][]datapath.Half, 4*connections/datapath.PageSlots)}
+	limit := unix.Rlimit{Cur: pages*uint64(os.Getpagesize()) + spare, Max: before.Max}
+	if err := unix.Setrlimit(unix.RLIMIT_AS, &limit); err != nil {
+		t.Fatal(err)
+	}
+	table, err := contable.New(m, contable.Options{Connections: connections})
+	if table != nil || !errors.Is(err, unix.ENOMEM) || !strings.HasSuffix(err.Error(), "; make 'connections' smaller in the settings") {
+		t.Errorf("%v", err)
+	}
+	t.Log(err)
 }

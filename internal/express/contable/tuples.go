@@ -19,9 +19,10 @@ type tuples struct {
 // the reply direction.
 type owner uint32
 
-func newTuples(conentries int) tuples {
+func newTuples(conentries int) (tuples, error) {
 	n := uint32(1) << bits.Len32(uint32(3*conentries))
-	return tuples{places: offHeap[uint32](int(n)), mask: n - 1}
+	places, err := offHeap[uint32](int(n))
+	return tuples{places: places, mask: n - 1}, err
 }
 
 // wireKey is the key of an owner's tuple as packets from the wire have it.

@@ -51,16 +51,21 @@ func newBedWith(t testing.TB, change func(*datapath.Options)) *bed {
 			t.Fatal(err)
 		}
 	}
-	b.table = newTable(b.Datapath)
+	b.newTable()
 	return b
 }
 
 // lease does not end on a slow machine.
 const lease = 10 * time.Minute
 
-// newTable is the daemon's side of the table.
-func newTable(d *datapath.Datapath) *contable.Table {
-	return contable.New(d.Memory(), contable.Options{Connections: connections, PerContainer: connections, Lease: lease, Tick: d.Tick()})
+// newTable makes the daemon's side of the table.
+func (b *bed) newTable() {
+	b.t.Helper()
+	var err error
+	b.table, err = contable.New(b.Memory(), contable.Options{Connections: connections, PerContainer: connections, Lease: lease, Tick: b.Tick()})
+	if err != nil {
+		b.t.Fatal(err)
+	}
 }
 
 // options have a lease that does not end on a slow machine.

@@ -106,7 +106,7 @@ func TestMountBPFFS(t *testing.T) {
 func (b *bed) reload(o datapath.Options) {
 	b.t.Helper()
 	b.Datapath = load(b.t, b.ns, o)
-	b.table = newTable(b.Datapath)
+	b.newTable()
 }
 
 func (b *bed) unpin(name string) {
