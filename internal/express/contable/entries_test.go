@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -149,4 +150,43 @@ func TestNoRoom(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	t.Log(err)
+}
+
+// The memory of Conentries that are gone goes back to the kernel, page by page with each sweep,
+// and is used again.
+func TestMemoryGoesBack(t *testing.T) {
+	const connections, pages = 1 << 16, 1 << 16 / datapath.PageSlots
+	before := private(t)
+	b := full(t, connections)
+	used := private(t) - before
+	if least := connections * int(unsafe.Sizeof(contable.Conentry{})); used < least {
+		t.Fatalf("%d bytes with %d Conentries, want %d at least", used, connections, least)
+	}
+	now := start
+	for range pages {
+		now = now.Add(time.Second)
+		left := connections / pages
+		b.All(func(e *contable.Conentry) {
+			if left > 0 {
+				b.Retire(e, now)
+				left--
+			}
+		})
+		b.Sweep(now)
+	}
+	for range pages {
+		now = now.Add(time.Second)
+		b.Sweep(now)
+	}
+	left := private(t) - before
+	t.Logf("%d bytes with %d Conentries, then %d", used, connections, left)
+	if left > used/2 {
+		t.Errorf("%d bytes are left of %d", left, used)
+	}
+	for i := range 3 * datapath.PageSlots {
+		conn := masqueraded(i)
+		if e, err := b.Compose(endOf(7), conn.Orig, conn, start); err != nil || b.Live(e.Ref()) != e || b.Lookup(conn.Reply) != e {
+			t.Fatalf("the next ones: %d: %+v: %v", i, e, err)
+		}
+	}
 }

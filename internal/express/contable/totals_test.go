@@ -135,8 +135,9 @@ func TestPiecesAreBounded(t *testing.T) {
 
 // full returns a table with as many connections as it may have. Its slots are shared memory,
 // as the kernel's are.
-func full(b *testing.B, connections int) *bed {
-	bed := newBed(&testing.T{}, contable.Options{Connections: connections, PerContainer: connections, Idle: time.Hour, Tick: time.Millisecond})
+func full(b testing.TB, connections int) *bed {
+	b.Helper()
+	bed := newBed(new(testing.T), contable.Options{Connections: connections, PerContainer: connections, Idle: time.Hour, Tick: time.Millisecond})
 	for i := range connections {
 		conn := masqueraded(0)
 		conn.Orig.Src = at("172.17.0.2", 1024+i%60000)
@@ -193,7 +194,8 @@ func BenchmarkFull(b *testing.B) {
 }
 
 // private returns the resident bytes of this process that are shared with nobody.
-func private(b *testing.B) int {
+func private(b testing.TB) int {
+	b.Helper()
 	runtime.GC()
 	debug.FreeOSMemory()
 	status, err := os.ReadFile("/proc/self/status")
