@@ -31,7 +31,7 @@ const pieceLength = 1 << 12
 
 // sweeper looks for idle Conentries piece by piece. It belongs to the loop.
 type sweeper struct {
-	next uint32        // slot
+	next uint32        // place of a Conentry
 	due  chan struct{} // has an element while a sweep is not finished
 }
 
@@ -44,7 +44,7 @@ func (s *sweeper) start() {
 	}
 }
 
-// piece calls fn with the first slot of the piece that is due; fn returns that of
+// piece calls fn with the first place of the piece that is due; fn returns that of
 // the next one, 0 at the end.
 func (s *sweeper) piece(fn func(from uint32) (next uint32)) {
 	if s.next = fn(s.next); s.next != 0 {

@@ -41,18 +41,18 @@ func newTable(t *testing.T, m datapath.Memory, o contable.Options) *contable.Tab
 // A sweep of the largest table goes on in pieces, in order, and a new one begins only
 // after the last piece.
 func TestSweeper(t *testing.T) {
-	const slots = 1 << 22
+	const places = 1 << 21
 	s, most, sweeps := newSweeper(), uint32(0), 0
 	var next uint32
-	for range 3 * slots / pieceLength {
+	for range 3 * places / pieceLength {
 		s.start() // as often as the ticker likes
 		<-s.due
 		s.piece(func(from uint32) uint32 {
 			if from != next {
-				t.Fatalf("a piece from slot %d on, want %d", from, next)
+				t.Fatalf("a piece from place %d on, want %d", from, next)
 			}
-			most = max(most, min(pieceLength, slots-from))
-			if next = from + pieceLength; next >= slots {
+			most = max(most, min(pieceLength, places-from))
+			if next = from + pieceLength; next >= places {
 				next = 0
 				sweeps++
 			}
@@ -60,7 +60,7 @@ func TestSweeper(t *testing.T) {
 		})
 	}
 	if sweeps != 3 || most > pieceLength || len(s.due) > 0 {
-		t.Errorf("%d sweeps, %d slots at once", sweeps, most)
+		t.Errorf("%d sweeps, %d places at once", sweeps, most)
 	}
 }
 

@@ -269,7 +269,7 @@ func (t *Table) Piece(from, n uint32, fn func(*Conentry)) (next uint32) {
 	return t.entries.walk(from, n, fn)
 }
 
-// Count brings the totals up to date with the Conentries in n slots of the table, as
+// Count brings the totals up to date with the Conentries in n places of the table, as
 // Piece has them, and with up to n that were retired a moment ago.
 func (t *Table) Count(from, n uint32) (next uint32) {
 	next = t.Piece(from, n, t.account)

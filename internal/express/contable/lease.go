@@ -8,8 +8,9 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
-// SetLease sets how long a decision about a Conentry's packets is used. It holds for leases that run, too: a shorter one may end at once. A
-// longer one does not bring back a decision whose lease has ended, or is about to.
+// SetLease sets how long a decision about a Conentry's packets is used. It holds for leases
+// that run, too: a shorter one may end at once. A longer one does not bring back a decision
+// whose lease has ended, or is about to.
 func (t *Table) SetLease(e *Conentry, lease time.Duration) {
 	for _, slot := range [2]uint32{e.outbound, e.inbound} {
 		h := t.half(slot)

@@ -36,7 +36,7 @@ func (e *Conentry) SeenEnded(ended bool) (goneOn bool) {
 
 // Silent calls fn for the connections in n places of the table, as Piece has
 // them, that have fallen silent, once each time; acknowledged means that all data of TCP has
-// arrived. It must run before a Sweep of these slots, which retires them.
+// arrived. It must run before a Sweep of these places, which retires them.
 func (t *Table) Silent(from, n uint32, now time.Time, fn func(e *Conentry, acknowledged bool)) {
 	left := silentAtOnce
 	t.Piece(from, n, func(e *Conentry) {

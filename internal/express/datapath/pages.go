@@ -44,8 +44,8 @@ func sizeFor(connections uint32) size {
 	}
 }
 
-// roomForDaemon is more than the daemon itself takes for a page of Conentries, 1.6 KB each:
-// the kernel would rather end it than refuse.
+// roomForDaemon is more than the daemon itself takes for a page of Conentries, 0.2 KB each and
+// what its heap grows by until a collection: the kernel would rather end it than refuse.
 const roomForDaemon = 8 << 20
 
 // page is one inner map of an array of maps, as this process sees it.
