@@ -222,7 +222,6 @@ func (t *Table) publish(slot, twin uint32, from, to conntrack.Tuple) {
 	h.Twin = twin
 	by := translate(from, to)
 	h.OutAddrs, h.OutPorts, h.AddrDelta, h.PortDelta = by.addrs, by.ports, by.addrDelta, by.portDelta
-	h.Addrs6 = native6(from)
 	h.State = datapath.SlotOpen
 	t.show(slot)
 }
