@@ -30,11 +30,10 @@ always_inline __u64 leaves_to(const struct half *half)
 }
 
 /* Whether the bridge knows where the packets of half go: whence the other direction
- * comes. */
+ * comes, of which a decision is known. */
 always_inline int is_learnt(const struct half *half, const struct half *twin)
 {
-	return twin->generation == shared.generation && twin->in_dev == half->out_dev &&
-	       enters_from(twin) == leaves_to(half);
+	return twin->in_dev == half->out_dev && enters_from(twin) == leaves_to(half);
 }
 
 /* Whether rewriting changes no byte of the packets of half. */
@@ -54,20 +53,26 @@ always_inline int is_as_is(const struct half *half, const struct half *twin, int
  * Whether the decision of a half that is bridged out, which applies to a packet, is of
  * use. That is kept in PATH_AS_IS, which a decision that is recorded anew clears. No
  * program records into the half meanwhile: else the flag could be that of a decision that
- * has been withdrawn. A packet of no use has nothing to tell: to track each one of those
- * that are never answered would cost more than the bridge.
+ * has been withdrawn. A packet of no use has nothing to tell while nothing comes back: to
+ * track each one of those that are never answered would cost more than the bridge. If
+ * an answer has come from elsewhere since, the decision may be that of a packet which the
+ * bridge has sent by all ports: the next one decides anew.
  */
 always_inline int is_of_use(struct half *half, const struct packet *pkt, int v6)
 {
 	const struct half *twin = slot(half->twin);
-	int locked, learnt;
+	int locked, answered, learnt;
 
 	if (!twin)
 		return 0;
 	locked = lock_half(half);
-	learnt = is_learnt(half, twin);
+	answered = twin->generation == shared.generation;
+	learnt = answered && is_learnt(half, twin);
 	if (locked && learnt && is_bridged_out(half) && is_as_is(half, twin, v6))
 		half->flags |= PATH_AS_IS;
+	if (locked && answered && !learnt &&
+	    (__s32)(twin->lease_from - half->lease_from) >= 0)
+		half->generation = 0;
 	if (locked)
 		unlock_half(half);
 	if (!learnt)

@@ -231,6 +231,41 @@ func TestBridgedOutFlood(t *testing.T) {
 	c.GoExpress()
 }
 
+// What the bridge has sent by all ports has left by one that does not lead to its receiver, as
+// the first answer shows: the next packets decide anew, before the lease ends.
+func TestBridgedOutFloodElsewhere(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{Config: func(c *config.Config) {
+		c.Uplinks = config.Devices{lab.Uplink, "p1", "p2"}
+		c.Lease, c.LeaseMax = time.Minute, time.Minute
+	}})
+	layPorts(b)
+	b.Sh(lab.Device, bridgeAlone+`
+		ip addr flush dev eth0
+		ip link set p1 master docker0
+		ip link set eth0 master docker0
+		ip link set p2 master docker0
+		ip link set p1 up
+		ip link set p2 up`)
+	b.Sh(lab.Edge, `
+		ip addr flush dev eth0
+		ip addr add 172.17.0.99/16 dev eth0
+		ip link set p1 up arp off
+		ip link set p2 up arp off`)
+	b.Up()
+	b.WaitHooked(1)
+	c := outward(b, "udp").GoExpress()
+	b.Sh(lab.Device, fmt.Sprintf("bridge fdb del %v dev eth0 master", macIn(b, lab.Edge)))
+	for range 20 {
+		if err := scontest.Pass(c.Client, c.Server, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f := c.GoExpress().MustFlow(); f.Oif != lab.Uplink {
+		t.Errorf("%+v", f)
+	}
+}
+
 // A storm to addresses that the bridge does not know, from a container or from outside,
 // reaches each other port once, as without SCON, and none of it goes express.
 func TestBridgedOutStorm(t *testing.T) {
