@@ -149,8 +149,8 @@ func TestFlood(t *testing.T) {
 	private := b.Daemon.Private()
 	t.Logf("%d Conentries, %d kB resident, %d kB of them private", b.Status().Totals.Entries, b.Daemon.Resident()>>10, private>>10)
 	// 10 MB of an idle daemon, 0.2 KB for each Conentry beside the heap, and what the heap has
-	// grown by while so many connections were looked at.
-	if limit := int64(20 << 20); private > limit {
+	// grown by while so many connections were looked at: 14 to 17 MB.
+	if limit := int64(24 << 20); private > limit {
 		t.Errorf("the daemon takes more than %d MB", limit>>20)
 	}
 }
