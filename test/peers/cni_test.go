@@ -184,6 +184,7 @@ func parseGinkgo(text []byte) (results, error) {
 			LeafNodeType            string
 			LeafNodeText            string
 			State                   string
+			Failure                 struct{ Message string }
 		}
 	}
 	if err := json.Unmarshal(text, &reports); err != nil {
@@ -193,15 +194,17 @@ func parseGinkgo(text []byte) (results, error) {
 	for _, report := range reports {
 		for _, s := range report.SpecReports {
 			name := strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " ")
-			switch o := outcome(s.State); {
+			switch {
 			case s.LeafNodeType != "It":
-				if o != passed {
+				if s.State != "passed" {
 					r.add(s.LeafNodeType+" "+name, failed)
 				}
-			case o == passed || o == skipped:
-				r.add(name, o)
-			case o == "pending":
-				r.add(name, skipped)
+			case s.State == "passed":
+				r.add(name, passed)
+			case s.State == "skipped":
+				r.add(name, skippedFor(s.Failure.Message))
+			case s.State == "pending":
+				r.add(name, skippedFor("pending"))
 			default: // failed, panicked, timedout, interrupted, aborted
 				r.add(name, failed)
 			}
@@ -213,7 +216,7 @@ func parseGinkgo(text []byte) (results, error) {
 // add adds a case, with a number if its name is taken.
 func (r results) add(name string, o outcome) {
 	unique := name
-	for n := 2; r[unique] != ""; n++ {
+	for n := 2; r[unique] != (outcome{}); n++ {
 		unique = fmt.Sprintf("%s (%d)", name, n)
 	}
 	r[unique] = o

@@ -23,11 +23,37 @@ func TestDiffer(t *testing.T) {
 	if got := differ(without, with); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got, want := row("s", "v1", without, with, counts{express: 30, regular: 10}), "| s | v1 | 4 | 2 | 2 | 4 | 30, 75.0 % |\n"; got != want {
+	if got, want := row("s", "v1", without, with, counts{express: 30, regular: 10}), "| s | v1 | 4 | 2 | 2 | 4 | 30, 75.0 % | "; !strings.HasPrefix(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if got := row("s", "v1", without, with, counts{regular: 10}); !strings.Contains(got, "proves nothing") {
 		t.Errorf("%q does not say that nothing went express", got)
+	}
+}
+
+// Notes name the cases that differ, fail on both sides or are skipped, with the reason, and
+// no others.
+func TestNotes(t *testing.T) {
+	without := results{"good": passed, "b": failed, "a": failed, "worse": passed, "c": skippedFor("no cloud"), "d": skippedFor("no cloud"), "e": skipped}
+	with := maps.Clone(without)
+	with["worse"] = failed
+	want := "- s: worse: passed without SCON, failed with it\n- s: fails also without SCON: a; b\n" +
+		"- s: skipped: no cloud: c; d\n- s: skipped: the suite does not say why: e\n"
+	if got := notes("s", without, with); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// The table has the lines of suites that ran at another time, too, and says of others that
+// they did not run.
+func TestTable(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "wrk.md"), []byte("| wrk | 4.1 |\n- wrk: a note\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got, err := makeTable(dir)
+	if err != nil || strings.Count(got, "| not run: not yet |") != len(suites)-1 || !strings.Contains(got, "\n| wrk | 4.1 |\n") || !strings.HasSuffix(got, "\n- wrk: a note\n") {
+		t.Errorf("%v: %s", err, got)
 	}
 }
 
@@ -36,9 +62,10 @@ func TestParseGinkgo(t *testing.T) {
 		{"ContainerHierarchyTexts": ["bridge", "v4"], "LeafNodeType": "It", "LeafNodeText": "adds", "State": "passed"},
 		{"ContainerHierarchyTexts": ["bridge", "v4"], "LeafNodeType": "It", "LeafNodeText": "adds", "State": "panicked"},
 		{"ContainerHierarchyTexts": null, "LeafNodeType": "It", "LeafNodeText": "later", "State": "pending"},
+		{"ContainerHierarchyTexts": null, "LeafNodeType": "It", "LeafNodeText": "elsewhere", "State": "skipped", "Failure": {"Message": "no cloud"}},
 		{"ContainerHierarchyTexts": null, "LeafNodeType": "BeforeSuite", "LeafNodeText": "", "State": "passed"},
 		{"ContainerHierarchyTexts": null, "LeafNodeType": "AfterSuite", "LeafNodeText": "", "State": "failed"}]}]`))
-	want := results{"bridge v4 adds": passed, "bridge v4 adds (2)": failed, "later": skipped, "AfterSuite ": failed}
+	want := results{"bridge v4 adds": passed, "bridge v4 adds (2)": failed, "later": skippedFor("pending"), "elsewhere": skippedFor("no cloud"), "AfterSuite ": failed}
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("%v, %v, want %v", got, err, want)
 	}
@@ -50,15 +77,15 @@ func TestParseGinkgo(t *testing.T) {
 func TestParseTAP(t *testing.T) {
 	got := make(results)
 	parseTAP("f", "1..4\nok 1 a # b\nnot ok 2 c\n# (in test file f)\nok 3 d # skip cannot load it\nnot ok 4 e # timeout after 120s\n", got)
-	want := results{"f: a # b": passed, "f: c": failed, "f: d": skipped, "f: e": failed}
+	want := results{"f: a # b": passed, "f: c": failed, "f: d": skippedFor("cannot load it"), "f: e": failed}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
 
 func TestParseGo(t *testing.T) {
-	text := "=== RUN   TestA\n    --- PASS: TestA/b (0.00s)\n--- FAIL: TestA (0.10s)\n--- SKIP: TestC (0.00s)\n"
-	want := results{"TestA": failed, "TestA/b": passed, "TestC": skipped}
+	text := "=== RUN   TestA\n    --- PASS: TestA/b (0.00s)\n--- FAIL: TestA (0.10s)\n    c_test.go:12: no network\n--- SKIP: TestC (0.00s)\n"
+	want := results{"TestA": failed, "TestA/b": passed, "TestC": skippedFor("no network")}
 	if got := parseGo(text + "FAIL\n"); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
@@ -72,7 +99,7 @@ func TestParseSelftest(t *testing.T) {
 	got := make(results)
 	parseSelftest("a.sh", "TEST: ping            [ OK ]\n    TEST: Nexthop group      [FAIL]\nTEST: x [SKIP]\n", 1, got)
 	parseSelftest("b.sh", "SKIP: no tool\n", 4, got)
-	want := results{"a.sh: ping": passed, "a.sh: Nexthop group": failed, "a.sh: x": skipped, "a.sh": failed, "b.sh": skipped}
+	want := results{"a.sh: ping": passed, "a.sh: Nexthop group": failed, "a.sh: x": skipped, "a.sh": failed, "b.sh": skippedFor("no tool")}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}

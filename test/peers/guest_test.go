@@ -4,11 +4,9 @@ import (
 	"encoding/json"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,35 +19,15 @@ import (
 // guestKernel is the kernel of the guest, of the same release as the selftests.
 const guestKernel = "6.12"
 
-// guestSuites are selftests, below tools/testing/selftests/net, that need what this machine's
-// kernel may lack: flow tables, bridges' Netfilter, VRFs, dummy devices.
-var guestSuites = func() (all []suite) {
-	for _, s := range []struct {
-		name    string
-		scripts []string
-	}{
-		{"selftests-guest-netfilter", []string{
-			"netfilter/conntrack_icmp_related.sh", "netfilter/conntrack_vrf.sh", "netfilter/br_netfilter.sh", "netfilter/nft_nat.sh",
-			"netfilter/conntrack_tcp_unreplied.sh", "netfilter/nft_flowtable.sh",
-		}},
-		{"selftests-guest-net", []string{"rtnetlink.sh", "fib_rule_tests.sh", "fib_nexthops.sh"}},
-	} {
-		all = append(all, suite{
-			name: s.name,
-			prepare: func(t *testing.T) (string, error) {
-				if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
-					return "", &missing{"qemu-system-x86_64 is not installed: scripts/install-deps.sh kernels"}
-				}
-				_, err := fetchSelftests()
-				return linuxVersion + " on " + guestKernel, err
-			},
-			guest: func(t *testing.T, logs string, with bool) (results, counts) {
-				return runGuest(t, s.scripts, logs, with)
-			},
-		})
-	}
-	return all
-}()
+// guestPackages are Debian packages that scripts need besides those of every guest, with
+// the libraries that they depend on. busybox's programs call its own ip in place of
+// iproute2's, and know fewer options.
+var guestPackages = []string{
+	"bash", "libtinfo6", "coreutils", "libacl1", "libattr1", "libgmp10", "libselinux1", "libpcre2-8-0", "findutils", "grep", "sed", "uuid-runtime",
+	"iputils-arping", "libnet1", "libpcap0.8", "libdbus-1-3", "libsystemd0", "libgcrypt20", "libgpg-error0", "liblz4-1", "liblzma5", "libzstd1", "libcap2",
+	"bc", "libreadline8", "ipvsadm", "libnl-3-200", "libnl-genl-3-200", "libpopt0", "iperf3", "libiperf0", "libsctp1", "libssl3", "jq", "libjq1", "libonig5",
+	"ndisc6", "netsniff-ng", "libcli1.10", "libcrypt1", "smcroute", "tcpdump", "traceroute",
+}
 
 // runGuest runs scripts in a guest, one after the other.
 func runGuest(t *testing.T, scripts []string, logs string, with bool) (results, counts) {
@@ -58,8 +36,7 @@ func runGuest(t *testing.T, scripts []string, logs string, with bool) (results, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	// busybox's programs call its own ip in place of iproute2's.
-	tools, err := vm.Unpacked(t.Context(), runtime.GOARCH, "bash", "bash", "libtinfo6", "coreutils", "libacl1", "libattr1", "libgmp10", "libselinux1", "libpcre2-8-0", "findutils", "uuid-runtime")
+	tools, err := vm.Unpacked(t.Context(), runtime.GOARCH, "selftests", guestPackages...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,15 +55,16 @@ func runGuest(t *testing.T, scripts []string, logs string, with bool) (results, 
 			t.Fatal(err)
 		}
 	}
-	for _, name := range slices.Concat(scripts, []string{"netfilter/lib.sh", "lib.sh", "net_helper.sh", "nettest"}) {
-		add("/net/"+name, filepath.Join(dir, name))
-	}
-	for _, folder := range []string{"bin", "lib"} {
+	add("/net", dir)
+	for _, folder := range []string{"bin", "sbin", "lib"} {
 		for _, from := range []string{folder, "usr/" + folder} {
 			if _, err := os.Stat(filepath.Join(tools, from)); err == nil {
 				add("/usr/"+folder, filepath.Join(tools, from))
 			}
 		}
+	}
+	for _, name := range []string{"traceroute", "traceroute6"} { // Debian's alternatives
+		add("/usr/bin/"+name, filepath.Join(tools, "usr/bin", name+".db"))
 	}
 	add("/peers/scon", "../../bin/scon")
 	add("/opt/scon.sh", "scon.sh")
@@ -95,13 +73,14 @@ func runGuest(t *testing.T, scripts []string, logs string, with bool) (results, 
 		t.Fatal(err)
 	}
 	add("/peers/scon.yaml", yaml)
-	hook := ""
+	hook, up, down := "", "", ""
 	if with {
 		hook = "/opt/scon.sh"
+		up, down = hook+" up /proc/1/ns/net", hook+" down /proc/1/ns/net"
 	}
-	command := "mkdir -p /peers/counts /run/netns; mount -t bpf bpf /sys/fs/bpf\nexport PEERS=/peers KSFT_MACHINE_SLOW=yes PEERS_HOOK=" + hook + "\n" +
+	command := "mkdir -p /peers/counts /run/netns\nexport PEERS=/peers KSFT_MACHINE_SLOW=yes PEERS_HOOK=" + hook + "\n" + up + "\n" +
 		"for script in " + strings.Join(scripts, " ") + "; do cd \"/net/$(dirname $script)\"; echo \"=== ${script##*/}\"; timeout 1200 bash \"${script##*/}\" 2>&1; echo \"=== status $?\"; done\n" +
-		"echo '=== counts'; cat /peers/counts/* 2>/dev/null\nexit 0\n"
+		down + "\necho '=== counts'; cat /peers/counts/* 2>/dev/null\nexit 0\n"
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -86,14 +86,15 @@ var fetchMoby = sync.OnceValues(func() (string, error) {
 	})
 })
 
-// goVerdict is the line of a case in the output of a test program of Go's.
-var goVerdict = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL|SKIP): (\S+) \(`)
+// goVerdict is the line of a case in the output of a test program of Go's, with what it said
+// last.
+var goVerdict = regexp.MustCompile(`(?m)(?:^ +\S+\.go:\d+: (.*)\n)?^ *--- (PASS|FAIL|SKIP): (\S+) \(`)
 
 // parseGo reads the output of a test program of Go's. One that did not end has failed.
 func parseGo(text string) results {
 	r := make(results)
 	for _, m := range goVerdict.FindAllStringSubmatch(text, -1) {
-		r.add(m[2], map[string]outcome{"PASS": passed, "FAIL": failed, "SKIP": skipped}[m[1]])
+		r.add(m[3], map[string]outcome{"PASS": passed, "FAIL": failed, "SKIP": skippedFor(m[1])}[m[2]])
 	}
 	if !strings.Contains(text, "\nPASS\n") && !strings.Contains(text, "\nFAIL\n") {
 		r.add("the program's end", failed)

@@ -113,7 +113,7 @@ func runNetavark(t *testing.T, h *host) results {
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".bats")
 		if _, err := exec.LookPath("firewalld"); err != nil && strings.HasSuffix(name, "firewalld") {
-			t.Logf("left out, since firewalld is not installed: %s", name)
+			r.add(name, skippedFor("firewalld is not installed"))
 			continue
 		}
 		cmd := h.command(dir, "bats", "--tap", file)
@@ -129,7 +129,7 @@ func runNetavark(t *testing.T, h *host) results {
 }
 
 // tapLine is the line of a case in TAP, the Test Anything Protocol.
-var tapLine = regexp.MustCompile(`(?m)^(ok|not ok) \d+ (.*?)(?: # (skip|timeout).*)?$`)
+var tapLine = regexp.MustCompile(`(?m)^(ok|not ok) \d+ (.*?)(?: # (skip|timeout)(.*))?$`)
 
 // parseTAP reads the cases of a file.
 func parseTAP(file, text string, r results) {
@@ -139,7 +139,7 @@ func parseTAP(file, text string, r results) {
 		case m[1] == "not ok":
 			o = failed
 		case m[3] == "skip":
-			o = skipped
+			o = skippedFor(m[4])
 		}
 		r.add(file+": "+m[2], o)
 	}

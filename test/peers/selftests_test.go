@@ -46,9 +46,17 @@ var selftestSuites = func() (all []suite) {
 		}},
 	} {
 		all = append(all, suite{
-			name:    s.name,
-			prepare: func(t *testing.T) (string, error) { _, err := fetchSelftests(); return linuxVersion, err },
-			run:     func(t *testing.T, h *host) results { return runSelftests(t, h, s.scripts) },
+			name: s.name,
+			prepare: func(t *testing.T) (string, error) {
+				if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
+					return "", &missing{"qemu-system-x86_64 is not installed: scripts/install-deps.sh kernels"}
+				}
+				_, err := fetchSelftests()
+				return linuxVersion, err
+			},
+			guest: func(t *testing.T, logs string, with bool) (results, counts) {
+				return runGuest(t, s.scripts, logs, with)
+			},
 		})
 	}
 	return all
@@ -89,9 +97,6 @@ var selftestPrograms = []string{"netfilter/connect_close", "netfilter/conntrack_
 
 // fetchSelftests returns the directory tools/testing/selftests/net of the kernel's sources.
 func fetchSelftests() (string, error) {
-	if _, err := exec.LookPath("mausezahn"); err != nil {
-		return "", &missing{"mausezahn is not installed: scripts/install-deps.sh peers"}
-	}
 	name := fmt.Sprintf("selftests-%s-%08x", linuxVersion, crc32.ChecksumIEEE([]byte(selftestHooks+fmt.Sprint(selftestPrograms))))
 	dir, err := vm.Cached("peers", name, func(dir string) error {
 		work := filepath.Join(dir, "package")
@@ -150,25 +155,6 @@ func sha256Of(path string) (string, error) {
 	return fmt.Sprintf("%x", sum.Sum(nil)), err
 }
 
-// runSelftests runs scripts one after the other.
-func runSelftests(t *testing.T, h *host, scripts []string) results {
-	dir, err := fetchSelftests()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := make(results)
-	for _, script := range scripts {
-		name := filepath.Base(script)
-		cmd := h.command(filepath.Join(dir, filepath.Dir(script)), "timeout", "600", "./"+name)
-		text, err := os.ReadFile(h.log(name, cmd))
-		if err != nil {
-			t.Fatal(err)
-		}
-		parseSelftest(name, string(text), cmd.ProcessState.ExitCode(), r)
-	}
-	return r
-}
-
 // selftestLine is the line of a case of a script that has several.
 var selftestLine = regexp.MustCompile(`(?m)^ *TEST: (.*?) +\[ *(OK|FAIL|XFAIL|SKIP) *\]`)
 
@@ -182,8 +168,15 @@ func parseSelftest(script, text string, status int, r results) {
 	case 0:
 		r.add(script, passed)
 	case 4:
-		r.add(script, skipped)
+		why := ""
+		for _, m := range selftestSkip.FindAllStringSubmatch(text, -1) {
+			why = m[1]
+		}
+		r.add(script, skippedFor(why))
 	default:
 		r.add(script, failed)
 	}
 }
+
+// selftestSkip is the line of why a script was skipped.
+var selftestSkip = regexp.MustCompile(`(?m)(?:SKIP: *)(.*?)\r?$`)
