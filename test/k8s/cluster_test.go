@@ -47,6 +47,10 @@ var networks = map[string]string{
 	"bridge": `{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
   "ipam": {"type": "host-local", "dataDir": "OWN/ipam", "ranges": [[{"subnet": "10.244.N.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
  {"type": "portmap", "capabilities": {"portMappings": true}}`,
+	// Pods and Services have addresses of both families.
+	"dual": `{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+  "ipam": {"type": "host-local", "dataDir": "OWN/ipam", "ranges": [[{"subnet": "10.244.N.0/24"}], [{"subnet": "fd00:244:N::/64"}]], "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}},
+ {"type": "portmap", "capabilities": {"portMappings": true}}`,
 	// What the plugin flannel delegates to: it masquerades by rules of its own.
 	"flannel": `{"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "mtu": 1450,
   "ipam": {"type": "host-local", "dataDir": "OWN/ipam", "ranges": [[{"subnet": "10.244.N.0/24"}]], "routes": [{"dst": "10.244.0.0/16"}, {"dst": "0.0.0.0/0"}]}},
@@ -84,7 +88,7 @@ func (c *cluster) start(images []string) {
 	fabric := fmt.Sprintf("scon-k8s-%d", os.Getpid())
 	run(t, "ip", "netns", "add", fabric)
 	t.Cleanup(func() { _ = exec.Command("ip", "netns", "delete", fabric).Run() })
-	for _, line := range []string{"link add br0 type bridge", "addr add 10.200.0.1/24 dev br0", "link set br0 up", "link set lo up"} {
+	for _, line := range []string{"link add br0 type bridge", "addr add 10.200.0.1/24 dev br0", "addr add fd00:200::1/64 dev br0 nodad", "link set br0 up", "link set lo up"} {
 		run(t, "ip", append([]string{"-n", fabric}, strings.Fields(line)...)...)
 	}
 	for n := 1; n <= 2; n++ {
@@ -359,7 +363,7 @@ resolvConf: /etc/resolv.conf
 kind: KubeProxyConfiguration
 mode: MODE
 clientConnection: {kubeconfig: DIR/proxy.kubeconfig}
-clusterCIDR: 10.244.0.0/16
+clusterCIDR: PODS
 hostnameOverride: nodeN
 conntrack: {maxPerCore: 0, min: null, tcpEstablishedTimeout: null, tcpCloseWaitTimeout: null}
 healthzBindAddress: 10.200.0.1N:10256
@@ -369,9 +373,13 @@ metricsBindAddress: 10.200.0.1N:10249
 	if plugins := networks[c.network]; plugins != "" {
 		files["10-pods.conflist"] = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [` + plugins + "]}\n"
 	}
+	pods := "10.244.0.0/16"
+	if c.network == "dual" {
+		pods += ",fd00:244::/32"
+	}
 	for name, text := range files {
-		text = strings.NewReplacer("OWN", own, "DIR", c.dir, "MODE", c.proxy, "GROUPN", c.group+strconv.Itoa(n),
-			"10.200.0.1N", "10.200.0.1"+strconv.Itoa(n), "10.244.N.", "10.244."+strconv.Itoa(n)+".", "nodeN", "node"+strconv.Itoa(n)).Replace(text)
+		text = strings.NewReplacer("OWN", own, "DIR", c.dir, "MODE", c.proxy, "PODS", pods, "GROUPN", c.group+strconv.Itoa(n),
+			"10.200.0.1N", "10.200.0.1"+strconv.Itoa(n), "10.244.N.", "10.244."+strconv.Itoa(n)+".", "fd00:244:N:", "fd00:244:"+strconv.Itoa(n)+":", "nodeN", "node"+strconv.Itoa(n)).Replace(text)
 		c.write(fmt.Sprintf("node%d/%s", n, name), text)
 	}
 }

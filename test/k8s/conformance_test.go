@@ -3,6 +3,7 @@ package k8s
 import (
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/scon-project/scon/test/bed/vm"
 )
@@ -30,36 +32,42 @@ func sources(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-// conformanceImages makes archives of what Kubernetes' own specs need: agnhost on a small
-// Debian, which is also the image with glibc and the one that pauses, and CoreDNS.
-func conformanceImages(t *testing.T) []string {
+// specPackages are Debian's packages that the image of most specs has.
+const specPackages = "bind9-dnsutils,ca-certificates,conntrack,curl,iproute2,iputils-ping,netcat-openbsd,socat"
+
+// specImages makes archives of what Kubernetes' own specs need: agnhost on a small Debian,
+// which is also the image with glibc, the one of shells, the one with iptables and the one
+// that pauses; a server that sends bad packets; and CoreDNS.
+func specImages(t *testing.T) []string {
 	t.Helper()
 	agnhost := build(t, "tools", "agnhost-"+version, "build", "-ldflags=-s -w", "-o", "DIR/", "k8s.io/kubernetes/test/images/agnhost")
+	bad := build(t, "tools", "regression-issue-74839-"+version, "build", "-ldflags=-s -w", "-o", "DIR/", "k8s.io/kubernetes/test/images/regression-issue-74839")
 	dns := build(t, "tools", "coredns-"+coreDNS, "install", "-ldflags=-s -w", "github.com/coredns/coredns@"+coreDNS)
 	module := sources(t)
 	list, err := os.ReadFile(filepath.Join(module, "test/utils/image/manifest.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var tags []string
-	registries := map[string]string{"PromoterE2eRegistry": "registry.k8s.io/e2e-test-images/", "GcRegistry": "registry.k8s.io/"}
-	for _, m := range regexp.MustCompile(`configs\[(?:Agnhost|GlibcDnsTesting|Pause)\] = Config\{list.(\w+), "(.*)", "(.*)"`).FindAllStringSubmatch(string(list), -1) {
-		tags = append(tags, registries[m[1]]+m[2]+":"+m[3])
+	tags := make(map[string][]string) // by whether the image is the bad server's
+	registries := map[string]string{"PromoterE2eRegistry": "registry.k8s.io/e2e-test-images/", "GcRegistry": "registry.k8s.io/", "BuildImageRegistry": "registry.k8s.io/build-image/"}
+	for _, m := range regexp.MustCompile(`configs\[(?:Agnhost|BusyBox|DistrolessIptables|GlibcDnsTesting|Pause|(RegressionIssue74839))\] = Config\{list.(\w+), "(.*)", "(.*)"`).FindAllStringSubmatch(string(list), -1) {
+		tags[m[1]] = append(tags[m[1]], registries[m[2]]+m[3]+":"+m[4])
 	}
-	dir, err := vm.Cached("tools", "images-"+version, func(dir string) error {
+	dir, err := vm.Cached("tools", fmt.Sprintf("images-%s-%08x", version, crc32.ChecksumIEEE([]byte(specPackages+fmt.Sprint(tags)))), func(dir string) error {
 		work := t.TempDir()
 		porter := filepath.Join(module, "test/images/agnhost/porter")
-		run(t, "cp", agnhost+"/agnhost", dns+"/coredns", porter+"/localhost.crt", porter+"/localhost.key", work)
-		run(t, "mmdebstrap", "--variant=minbase", "--include=bind9-dnsutils,ca-certificates,curl,iproute2,iputils-ping,netcat-openbsd,socat",
+		run(t, "cp", agnhost+"/agnhost", dns+"/coredns", porter+"/localhost.crt", porter+"/localhost.key", bad+"/regression-issue-74839", work)
+		run(t, "mmdebstrap", "--variant=minbase", "--include="+specPackages,
 			"--customize-hook=mkdir --mode=1777 $1/uploads", "bookworm", work+"/root.tar")
-		pack(t, dir+"/agnhost.tar", work, "ADD root.tar /\nCOPY agnhost localhost.crt localhost.key /", "/agnhost", tags...)
+		pack(t, dir+"/agnhost.tar", work, "ADD root.tar /\nCOPY agnhost localhost.crt localhost.key /", "/agnhost", tags[""]...)
+		pack(t, dir+"/bad.tar", work, "COPY regression-issue-74839 /", "/regression-issue-74839", tags["RegressionIssue74839"]...)
 		pack(t, dir+"/coredns.tar", work, "COPY coredns /coredns", "/coredns", "localhost/coredns:test")
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []string{dir + "/agnhost.tar", dir + "/coredns.tar"}
+	return []string{dir + "/agnhost.tar", dir + "/bad.tar", dir + "/coredns.tar"}
 }
 
 // runDNS starts CoreDNS by the manifest of Kubernetes' module.
@@ -74,8 +82,9 @@ func (c *cluster) runDNS() {
 	c.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s")
 }
 
-// runSpecs runs Kubernetes' own specs whose names match, and returns those that fail.
-func (c *cluster) runSpecs(names string) (ran int, failed []string) {
+// runGinkgo runs Kubernetes' own specs whose names match focus and not skip ("" for none),
+// and returns the path of Ginkgo's report in a directory.
+func (c *cluster) runGinkgo(focus, skip string, limit time.Duration, dir string) string {
 	c.t.Helper()
 	specs := build(c.t, "tools", "e2e.test-"+version, "test", "-c", stamped, "-o", "DIR/e2e.test", "k8s.io/kubernetes/test/e2e")
 	ginkgo := build(c.t, "tools", "ginkgo-"+version, "build", "-ldflags=-s -w", "-o", "DIR/", "github.com/onsi/ginkgo/v2/ginkgo")
@@ -83,13 +92,23 @@ func (c *cluster) runSpecs(names string) (ran int, failed []string) {
 	if err := os.Chmod(c.dir+"/kubectl", 0o700); err != nil {
 		c.t.Fatal(err)
 	}
-	cmd := exec.Command("nsenter", "--target", strconv.Itoa(c.pids[1]), "--net", ginkgo+"/ginkgo", "--procs=4", "--no-color", "--timeout=20m",
-		"--focus="+names, "--json-report=report.json", "--output-dir="+c.dir, specs+"/e2e.test", "--",
+	cmd := exec.Command("nsenter", "--target", strconv.Itoa(c.pids[1]), "--net", ginkgo+"/ginkgo", "--procs=4", "--no-color", "--timeout="+limit.String(),
+		"--focus="+focus, "--skip="+skip, "--json-report=report.json", "--output-dir="+dir, specs+"/e2e.test", "--",
 		"--provider=skeleton", "--kubeconfig="+c.dir+"/admin.kubeconfig", "--kubectl-path="+c.dir+"/kubectl", "--num-nodes=2", "--dump-logs-on-failure=false")
 	out, err := cmd.CombinedOutput() // fails where a spec does
-	content, errReport := os.ReadFile(filepath.Join(c.dir, "report.json"))
-	if errReport != nil {
+	report := filepath.Join(dir, "report.json")
+	if _, errReport := os.Stat(report); errReport != nil {
 		c.t.Fatalf("%v, %v: %s", errReport, err, out)
+	}
+	return report
+}
+
+// runSpecs runs Kubernetes' own specs whose names match, and returns those that fail.
+func (c *cluster) runSpecs(names string) (ran int, failed []string) {
+	c.t.Helper()
+	content, err := os.ReadFile(c.runGinkgo(names, "", 20*time.Minute, c.dir))
+	if err != nil {
+		c.t.Fatal(err)
 	}
 	var suites []struct {
 		SpecReports []struct {

@@ -30,6 +30,7 @@ var clusters = []struct{ name, proxy, network string }{
 	{"iptables", "iptables", "bridge"},
 	{"scon-cni", "nftables", "scon-cni"},
 	{"flannel", "nftables", "flannel"},
+	{"dual", "nftables", "dual"},
 }
 
 // version of Kubernetes, as in tools/go.mod.
@@ -111,6 +112,7 @@ func (c *cluster) inChart(args ...string) {
 // install installs the chart by README's command.
 func (c *cluster) install() {
 	c.t.Helper()
+	c.helm = filepath.Join(build(c.t, "../helm/tools", "helm-v4.3.1", "build", "-ldflags=-s -w", "-o", "DIR/", "helm.sh/helm/v4/cmd/helm"), "helm")
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		c.t.Fatal(err)
@@ -145,18 +147,23 @@ func TestCluster(t *testing.T) {
 	}
 }
 
+// prepare builds the programs, and starts the cluster with archives of images besides those
+// of these sources.
+func (c *cluster) prepare(archives ...string) {
+	c.bin = build(c.t, "tools", "hyper-"+version, "build", stamped, "-o", "DIR/", "./hyper")
+	c.start(append(images(c.t), archives...))
+}
+
 // test starts the cluster, and runs all specs in it.
 func (c *cluster) test() {
 	begin := time.Now()
-	c.bin = build(c.t, "tools", "hyper-"+version, "build", stamped, "-o", "DIR/", "./hyper")
-	c.helm = filepath.Join(build(c.t, "../helm/tools", "helm-v4.3.1", "build", "-ldflags=-s -w", "-o", "DIR/", "helm.sh/helm/v4/cmd/helm"), "helm")
-	archives := images(c.t)
-	if *full {
-		archives = append(archives, conformanceImages(c.t)...)
-	}
 	since := func(what string) { c.t.Logf("%6.1f s  %s", time.Since(begin).Seconds(), what) }
+	var archives []string
+	if *full {
+		archives = specImages(c.t)
+	}
+	c.prepare(archives...)
 	since("programs and images")
-	c.start(archives)
 	state := " Ready "
 	if networks[c.network] == "" {
 		state = " NotReady "

@@ -16,7 +16,16 @@ until ip link show eth0 >/dev/null 2>&1; do sleep 0.1; done
 ip addr add "10.200.0.1$NODE/24" dev eth0
 ip link set eth0 up
 ip route add default via 10.200.0.1
+addr=10.200.0.1$NODE services=10.96.0.0/16
 case $NETWORK in
+dual)
+	ip addr add "fd00:200::1$NODE/64" dev eth0 nodad
+	ip route add default via fd00:200::1
+	ip route add "10.244.$other.0/24" via "10.200.0.1$other"
+	ip route add "fd00:244:$other::/64" via "fd00:200::1$other"
+	sysctl -qw net.ipv6.conf.all.forwarding=1
+	addr=$addr,fd00:200::1$NODE services=$services,fd00:96::/112
+	;;
 flannel) # what flannel makes for VXLAN
 	ip link add flannel.1 address "0a:00:00:00:00:0$NODE" type vxlan id 1 local "10.200.0.1$NODE" dev eth0 dstport 8472 nolearning
 	ip addr add "10.244.$NODE.0/32" dev flannel.1
@@ -62,7 +71,7 @@ kubectl() { "$BIN/hyper" kubectl --kubeconfig "$DIR/admin.kubeconfig" "$@"; }
 if [ "$NODE" = 1 ]; then
 	keep etcd etcd --data-dir "$own/etcd" --unsafe-no-fsync --log-level warn
 	keep apiserver "$BIN/hyper" kube-apiserver --etcd-servers http://127.0.0.1:2379 \
-		--service-cluster-ip-range 10.96.0.0/16 --advertise-address 10.200.0.11 --allow-privileged \
+		--service-cluster-ip-range "$services" --advertise-address 10.200.0.11 --allow-privileged \
 		--tls-cert-file "$DIR/api.crt" --tls-private-key-file "$DIR/api.key" --client-ca-file "$DIR/ca.crt" \
 		--token-auth-file "$DIR/tokens.csv" --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction \
 		--service-account-issuer https://kubernetes.default.svc --service-account-key-file "$DIR/sa.key" \
@@ -88,7 +97,7 @@ for image in "$DIR"/images/*.tar; do
 	ctr -a "$own/containerd.sock" -n k8s.io images import "$image" >>"$own/images.log" 2>&1
 done
 keep kubelet "$BIN/hyper" kubelet --config "$own/kubelet.yaml" --kubeconfig "$DIR/node$NODE.kubeconfig" \
-	--hostname-override "node$NODE" --node-ip "10.200.0.1$NODE" --root-dir "$own/kubelet" --cert-dir "$own/pki"
+	--hostname-override "node$NODE" --node-ip "$addr" --root-dir "$own/kubelet" --cert-dir "$own/pki"
 until kubectl get node "node$NODE" >/dev/null 2>&1; do sleep 0.5; done
 keep proxy "$BIN/hyper" kube-proxy --config "$own/proxy.yaml"
 wait
