@@ -148,3 +148,16 @@ func TestScript(t *testing.T) {
 		t.Errorf("%v: scon was called for %q, want %q", err, text, want)
 	}
 }
+
+// Of Kubernetes' specs those of the network beyond conformance are cases; what is left out
+// has a reason.
+func TestKubernetesCases(t *testing.T) {
+	got := kubernetesCases(results{
+		"[sig-network] Services [Conformance] a": skipped, "[sig-storage] b": skipped, "[sig-network] Services c": passed,
+		"[sig-network] d [Disruptive]": skipped, "[sig-network] e": skippedFor("one node only"),
+	})
+	want := results{"[sig-network] Services c": passed, "[sig-network] d [Disruptive]": skippedFor(kubernetesApart[1].why), "[sig-network] e": skippedFor("one node only")}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}

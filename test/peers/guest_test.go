@@ -25,7 +25,7 @@ const guestKernel = "6.12"
 var guestPackages = []string{
 	"bash", "libtinfo6", "coreutils", "libacl1", "libattr1", "libgmp10", "libselinux1", "libpcre2-8-0", "findutils", "grep", "sed", "uuid-runtime",
 	"iputils-arping", "libnet1", "libpcap0.8", "libdbus-1-3", "libsystemd0", "libgcrypt20", "libgpg-error0", "liblz4-1", "liblzma5", "libzstd1", "libcap2",
-	"bc", "libreadline8", "ipvsadm", "libnl-3-200", "libnl-genl-3-200", "libpopt0", "iperf3", "libiperf0", "libsctp1", "libssl3", "jq", "libjq1", "libonig5",
+	"bc", "libreadline8", "ebtables", "ipvsadm", "libnl-3-200", "libnl-genl-3-200", "libpopt0", "iperf3", "libiperf0", "libsctp1", "libssl3", "jq", "libjq1", "libonig5",
 	"ndisc6", "netsniff-ng", "libcli1.10", "libcrypt1", "smcroute", "tcpdump", "traceroute",
 }
 
@@ -63,8 +63,8 @@ func runGuest(t *testing.T, scripts []string, logs string, with bool) (results, 
 			}
 		}
 	}
-	for _, name := range []string{"traceroute", "traceroute6"} { // Debian's alternatives
-		add("/usr/bin/"+name, filepath.Join(tools, "usr/bin", name+".db"))
+	for name, of := range map[string]string{"bin/traceroute": ".db", "bin/traceroute6": ".db", "sbin/ebtables": "-legacy"} { // Debian's alternatives
+		add("/usr/"+name, filepath.Join(tools, "usr", name+of))
 	}
 	add("/peers/scon", "../../bin/scon")
 	add("/opt/scon.sh", "scon.sh")
@@ -79,7 +79,7 @@ func runGuest(t *testing.T, scripts []string, logs string, with bool) (results, 
 		up, down = hook+" up /proc/1/ns/net", hook+" down /proc/1/ns/net"
 	}
 	command := "mkdir -p /peers/counts /run/netns\nexport PEERS=/peers KSFT_MACHINE_SLOW=yes PEERS_HOOK=" + hook + "\n" + up + "\n" +
-		"for script in " + strings.Join(scripts, " ") + "; do cd \"/net/$(dirname $script)\"; echo \"=== ${script##*/}\"; timeout 1200 bash \"${script##*/}\" 2>&1; echo \"=== status $?\"; done\n" +
+		"for script in " + strings.Join(scripts, " ") + "; do cd \"/net/$(dirname $script)\"; echo \"=== ${script##*/}\"; timeout 1200 bash \"./${script##*/}\" 2>&1; echo \"=== status $?\"; done\n" +
 		down + "\necho '=== counts'; cat /peers/counts/* 2>/dev/null\nexit 0\n"
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		t.Fatal(err)
@@ -113,18 +113,23 @@ func parseGuest(t *testing.T, out string) (results, counts) {
 		status, _ := strconv.Atoi(m[3]) // digits
 		parseSelftest(m[1], m[2], status, r)
 	}
-	var sum counts
+	return r, sumStatuses(t, statuses)
+}
+
+// sumStatuses reads statuses of SCON, one behind the other, and returns what they counted.
+func sumStatuses(t *testing.T, statuses string) (sum counts) {
+	t.Helper()
 	for d := json.NewDecoder(strings.NewReader(statuses)); d.More(); {
 		var s api.Status
 		if err := d.Decode(&s); err != nil {
-			t.Errorf("SCON's status in the guest: %v", err)
+			t.Errorf("SCON's status: %v", err)
 			break
 		}
 		if s.State != api.StateActive {
-			t.Errorf("SCON is %s in the guest: %s", s.State, s.Why)
+			t.Errorf("SCON is %s: %s", s.State, s.Why)
 		}
 		sum.express += s.Totals.ExpressPackets
 		sum.regular += s.Totals.RegularPackets
 	}
-	return r, sum
+	return sum
 }

@@ -38,12 +38,13 @@ type suite struct {
 	// prepare fetches and builds what the suite needs, and returns its version. An error
 	// of a *missing says why it cannot run here.
 	prepare func(t *testing.T) (version string, err error)
-	// run runs all cases on a host; guest instead of it in a guest with another kernel.
+	// run runs all cases on a host; guest instead of it on machines that the suite starts:
+	// a guest with another kernel, a cluster.
 	run   func(t *testing.T, h *host) results
 	guest func(t *testing.T, logs string, with bool) (results, counts)
 }
 
-var suites = slices.Concat(cniSuites, netavarkSuites, mobySuites, selftestSuites, nftablesSuites, programSuites)
+var suites = slices.Concat(cniSuites, netavarkSuites, mobySuites, selftestSuites, kubernetesSuites, nftablesSuites, programSuites)
 
 // nftablesSuites are the tests/shell of nftables, if they could be had.
 var nftablesSuites = []suite{{
