@@ -156,7 +156,7 @@ func runGinkgo(t *testing.T, h *host, dir, pkg string) results {
 		t.Fatal(err)
 	}
 	report := filepath.Join(h.logs, "report.json")
-	cmd := h.command(filepath.Join(dir, pkg), filepath.Join(dir, "tests", filepath.Base(pkg)+".test"), "-test.timeout=20m", "-ginkgo.v", "-ginkgo.no-color", "-ginkgo.json-report="+report)
+	cmd := h.command(filepath.Join(dir, pkg), filepath.Join(dir, "tests", filepath.Base(pkg)+".test"), "-test.timeout=4h", "-ginkgo.v", "-ginkgo.timeout=4h", "-ginkgo.no-color", "-ginkgo.json-report="+report)
 	cmd.Env = append(cmd.Env, env...)
 	for i, v := range cmd.Env {
 		if strings.HasPrefix(v, "PATH=") {

@@ -31,7 +31,7 @@ var mobySuites = func() (all []suite) {
 					t.Fatal(err)
 				}
 				pkg := filepath.Join(dir, libnetwork, p[1])
-				text, err := os.ReadFile(h.log("output", h.command(pkg, filepath.Join(dir, "tests", filepath.Base(pkg)+".test"), "-test.v", "-test.timeout=20m")))
+				text, err := os.ReadFile(h.log("output", h.command(pkg, filepath.Join(dir, "tests", filepath.Base(pkg)+".test"), "-test.v", "-test.timeout=4h")))
 				if err != nil {
 					t.Fatal(err)
 				}
