@@ -203,7 +203,7 @@ test-fresh-as-root:
 # Tests that others wrote, without and with SCON. PEERS chooses, such as "-suites netavark,wrk".
 PEERS ?=
 test-peers-as-root: build
-	$(Q)scripts/install-deps.sh test peers
+	$(Q)scripts/install-deps.sh test kernels k8s peers
 	$(Q)$(AS_OWNER) mkdir -p dist/peers
 	$(Q)scripts/with-own-mounts.sh go test -C test -vet=off -count=1 -timeout 12h -v ./peers -full $(PEERS)
 

@@ -38,7 +38,7 @@ var kubernetesSuites = []suite{{name: "kubernetes", prepare: findKubernetes, gue
 func findKubernetes(t *testing.T) (string, error) {
 	for _, program := range []string{"etcd", "containerd", "podman", "mmdebstrap"} {
 		if _, err := exec.LookPath(program); err != nil {
-			return "", &missing{program + " is not installed: scripts/install-deps.sh k8s packages"}
+			return "", &missing{program + " is not installed: scripts/install-deps.sh k8s peers"}
 		}
 	}
 	return kubernetesVersion, nil
