@@ -62,7 +62,7 @@ func TestParseGinkgo(t *testing.T) {
 		{"ContainerHierarchyTexts": ["bridge", "v4"], "LeafNodeType": "It", "LeafNodeText": "adds", "State": "passed"},
 		{"ContainerHierarchyTexts": ["bridge", "v4"], "LeafNodeType": "It", "LeafNodeText": "adds", "State": "panicked"},
 		{"ContainerHierarchyTexts": null, "LeafNodeType": "It", "LeafNodeText": "later", "State": "pending"},
-		{"ContainerHierarchyTexts": null, "LeafNodeType": "It", "LeafNodeText": "elsewhere", "State": "skipped", "Failure": {"Message": "no cloud"}},
+		{"ContainerHierarchyTexts": null, "LeafNodeType": "It", "LeafNodeText": "elsewhere", "State": "skipped", "Failure": {"Message": "no\ncloud "}},
 		{"ContainerHierarchyTexts": null, "LeafNodeType": "BeforeSuite", "LeafNodeText": "", "State": "passed"},
 		{"ContainerHierarchyTexts": null, "LeafNodeType": "AfterSuite", "LeafNodeText": "", "State": "failed"}]}]`))
 	want := results{"bridge v4 adds": passed, "bridge v4 adds (2)": failed, "later": skippedFor("pending"), "elsewhere": skippedFor("no cloud"), "AfterSuite ": failed}

@@ -12,10 +12,7 @@ import (
 
 // Kubernetes' own specs of the network beyond its conformance, which the cluster's own tests
 // run (test/k8s).
-const (
-	kubernetesVersion = "v1.37.2"
-	kubernetesFocus   = `\[sig-network\]`
-)
+const kubernetesFocus = `\[sig-network\]`
 
 // kubernetesApart are the specs that are left out, by a part of their names.
 var kubernetesApart = []struct{ part, why string }{
@@ -41,7 +38,8 @@ func findKubernetes(t *testing.T) (string, error) {
 			return "", &missing{program + " is not installed: scripts/install-deps.sh k8s peers"}
 		}
 	}
-	return kubernetesVersion, nil
+	out, err := goTool("../k8s/tools", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
+	return strings.TrimSpace(string(out)), err
 }
 
 // runKubernetes has test/k8s start a cluster and run the specs.

@@ -71,8 +71,10 @@ var (
 	skipped = outcome{word: "skipped"}
 )
 
-// skippedFor is a case that is skipped for a reason.
-func skippedFor(why string) outcome { return outcome{skipped.word, strings.TrimSpace(why)} }
+// skippedFor is a case that is skipped for a reason, which becomes one line.
+func skippedFor(why string) outcome {
+	return outcome{skipped.word, strings.Join(strings.Fields(why), " ")}
+}
 
 // results are the outcomes of cases, by their names.
 type results map[string]outcome
