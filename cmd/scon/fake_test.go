@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -143,8 +144,9 @@ func fakeLiberal(mode string, progress func(done, total int)) (conns []liberal.C
 
 // fakeBackend knows the containers web and db.
 type fakeBackend struct {
-	stop func()
-	page service.Page // nil without one
+	stop  func()
+	page  service.Page // nil without one
+	asked atomic.Int32
 }
 
 func known(container string) error {
@@ -168,6 +170,10 @@ func (b *fakeBackend) Status() (api.Status, error) {
 		s.Layout--
 	case "empty":
 		s.Hooks, s.Containers = nil, nil
+	case "unnamed": // at first
+		if b.asked.Add(1) < 20 {
+			s.Containers[0].Name = s.Containers[0].Dev
+		}
 	case "withheld":
 		s.Totals.ExpressPackets = 0
 		s.Containers[0].Withheld = "the settings keep container web regular (regular: name=web)"

@@ -387,9 +387,25 @@ func (u unit) log(stateDir string) string {
 	return filepath.Clean(file)
 }
 
+// naming is how long up waits for the names of containers, which the daemon finds after it has
+// hooked their ports.
+const naming = 3 * time.Second
+
+// statusWithNames is the daemon's status once it knows what the containers are called, or cannot
+// tell in time.
+func statusWithNames(c *api.Client) (s api.Status, err error) {
+	for end := time.Now().Add(naming); ; time.Sleep(20 * time.Millisecond) {
+		s, err = c.Status()
+		unnamed := slices.ContainsFunc(s.Containers, func(c api.Container) bool { return c.Name == c.Dev })
+		if err != nil || !unnamed || time.Now().After(end) {
+			return s, err
+		}
+	}
+}
+
 // printUp prints the services that run.
 func (t *tool) printUp(word string, o service.Options) error {
-	s, err := api.Dial(o.Socket).Status()
+	s, err := statusWithNames(api.Dial(o.Socket))
 	if err != nil {
 		return err
 	}
