@@ -55,8 +55,8 @@ always_inline int is_as_is(const struct half *half, const struct half *twin, int
  * program records into the half meanwhile: else the flag could be that of a decision that
  * has been withdrawn. A packet of no use has nothing to tell while nothing comes back: to
  * track each one of those that are never answered would cost more than the bridge. If
- * an answer has come from elsewhere since, the decision may be that of a packet which the
- * bridge has sent by all ports: the next one decides anew.
+ * answers come from elsewhere, the decision may be that of a packet which the bridge has
+ * sent by all ports: now and then one decides anew.
  */
 always_inline int is_of_use(struct half *half, const struct packet *pkt, int v6)
 {
@@ -71,7 +71,7 @@ always_inline int is_of_use(struct half *half, const struct packet *pkt, int v6)
 	if (locked && learnt && is_bridged_out(half) && is_as_is(half, twin, v6))
 		half->flags |= PATH_AS_IS;
 	if (locked && answered && !learnt &&
-	    (__s32)(twin->lease_from - half->lease_from) >= 0)
+	    (__s32)((__u32)jiffies() - half->lease_from) > RECENT_TICKS)
 		half->generation = 0;
 	if (locked)
 		unlock_half(half);
