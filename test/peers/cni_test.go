@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -18,23 +17,14 @@ import (
 var plugins = module{"github.com/containernetworking/plugins", "v1.10.0", "h1:4lwzpgsn5NdIneXrag/EEfKzhNSriJc1zTxZxfdfPLQ="}
 
 // cniPackages are the packages of the plugins with tests of networks, by suite. kind is the
-// device's that the tests need, which a small kernel may lack.
+// device's that the tests need: where this machine's kernel has none, they run in a guest.
 var cniPackages = []struct{ suite, path, kind string }{
-	{"cni-bridge", "plugins/main/bridge", "bridge"}, {"cni-ptp", "plugins/main/ptp", "veth"}, {"cni-vlan", "plugins/main/vlan", "dummy"},
+	{"cni-bridge", "plugins/main/bridge", "bridge vlan_filtering 1"}, {"cni-ptp", "plugins/main/ptp", "veth"}, {"cni-vlan", "plugins/main/vlan", "dummy"},
 	{"cni-macvlan", "plugins/main/macvlan", "dummy"}, {"cni-ipvlan", "plugins/main/ipvlan", "dummy"}, {"cni-host-device", "plugins/main/host-device", "dummy"},
 	{"cni-tap", "plugins/main/tap", "bridge"}, {"cni-dummy", "plugins/main/dummy", "dummy"},
-	{"cni-portmap", "plugins/meta/portmap", "veth"}, {"cni-firewall", "plugins/meta/firewall", "bridge"}, {"cni-bandwidth", "plugins/meta/bandwidth", "ifb"},
+	{"cni-portmap", "plugins/meta/portmap", "veth"}, {"cni-firewall", "plugins/meta/firewall", "dummy"}, {"cni-bandwidth", "plugins/meta/bandwidth", "ifb"},
 	{"cni-tuning", "plugins/meta/tuning", "dummy"}, {"cni-vrf", "plugins/meta/vrf", "vrf"}, {"cni-sbr", "plugins/meta/sbr", "dummy"},
 	{"cni-host-local", "plugins/ipam/host-local", "veth"}, {"cni-dhcp", "plugins/ipam/dhcp", "bridge"}, {"cni-pkg-ip", "pkg/ip", "veth"}, {"cni-pkg-ipam", "pkg/ipam", "dummy"},
-}
-
-// findPlugins fetches the plugins, if the kernel has devices of a kind.
-func findPlugins(kind string) (string, error) {
-	if err := exec.Command("unshare", "--net", "ip", "link", "add", "x", "type", kind).Run(); err != nil {
-		return "", &missing{"this kernel has no devices of the kind " + kind}
-	}
-	_, err := fetchPlugins()
-	return plugins.version, err
 }
 
 // cniSuites run each package as it is, and those that use plugins as programs also with
@@ -42,14 +32,21 @@ func findPlugins(kind string) (string, error) {
 var cniSuites = func() (all []suite) {
 	for _, p := range cniPackages {
 		all = append(all, suite{
-			name:    p.suite,
-			prepare: func(t *testing.T) (string, error) { return findPlugins(p.kind) },
-			run: func(t *testing.T, h *host) results {
-				dir, err := fetchPlugins()
-				if err != nil {
-					t.Fatal(err)
+			name: p.suite, kind: p.kind,
+			prepare: func(t *testing.T) (string, error) {
+				version := plugins.version
+				if !hasDevices(p.kind) {
+					if err := findGuest(); err != nil {
+						return "", err
+					}
+					version += ", Linux " + guestKernel
 				}
-				return runGinkgo(t, h, dir, p.path)
+				_, err := fetchPlugins()
+				return version, err
+			},
+			run: func(t *testing.T, h *host) results { return runGinkgo(t, h, p.path) },
+			guest: func(t *testing.T, logs string, with bool) (results, counts) {
+				return runGinkgoInGuest(t, p.path, logs, with)
 			},
 		})
 	}
@@ -141,16 +138,24 @@ var fetchPlugins = sync.OnceValues(func() (string, error) {
 				}
 			}
 		}
-		if err := run(goTool(dir, compile...)); err != nil {
-			return err
+		for _, args := range [][]string{compile, {"build", "-o", "bin/", "./plugins/main/...", "./plugins/meta/...", "./plugins/ipam/..."}} {
+			cmd := goTool(dir, args...)
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // a guest has another C library
+			if err := run(cmd); err != nil {
+				return err
+			}
 		}
-		return run(goTool(dir, "build", "-o", "bin/", "./plugins/main/...", "./plugins/meta/...", "./plugins/ipam/..."))
+		return nil
 	})
 })
 
 // runGinkgo runs the test program of a package of the plugins.
-func runGinkgo(t *testing.T, h *host, dir, pkg string) results {
+func runGinkgo(t *testing.T, h *host, pkg string) results {
 	t.Helper()
+	dir, err := fetchPlugins()
+	if err != nil {
+		t.Fatal(err)
+	}
 	env, err := goEnv()
 	if err != nil {
 		t.Fatal(err)
@@ -174,6 +179,28 @@ func runGinkgo(t *testing.T, h *host, dir, pkg string) results {
 		t.Error(err)
 	}
 	return r
+}
+
+// runGinkgoInGuest runs it in a guest.
+func runGinkgoInGuest(t *testing.T, pkg, logs string, with bool) (results, counts) {
+	t.Helper()
+	dir, err := fetchPlugins()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "tests/" + filepath.Base(pkg) + ".test"
+	out, sum := inGuest(t, logs, with, func(add func(to, from string)) {
+		for _, path := range []string{"bin", name, pkg} {
+			add("/cni/"+path, filepath.Join(dir, path))
+		}
+	}, "cd /cni/"+pkg+"; PATH=/cni/bin:$PATH /cni/"+name+" -test.timeout=4h -ginkgo.timeout=4h -ginkgo.no-color -ginkgo.json-report=/report.json\n"+
+		`echo '=== report'; jq -cM '[.[] | {SpecReports: [.SpecReports[]? | {ContainerHierarchyTexts, LeafNodeType, LeafNodeText, State, Failure: {Message: .Failure.Message}}]}]' /report.json`+"\n")
+	_, report, _ := strings.Cut(out, "=== report")
+	r, err := parseGinkgo([]byte(report))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, sum
 }
 
 // parseGinkgo reads a report of Ginkgo in JSON. Cases of the same name are numbered.

@@ -105,12 +105,17 @@ func TestParseSelftest(t *testing.T) {
 	}
 }
 
-func TestParseGuest(t *testing.T) {
-	status := `{"state": "active", "totals": {"express_packets": 3, "regular_packets": 1}}`
-	r, c := parseGuest(t, "=== a.sh\nPASS: x\n=== status 0\n=== b.sh\r\nTEST: y  [ OK ]\n=== status 1\n=== counts\n"+status+"\n"+status+"\n")
-	want := results{"a.sh": passed, "b.sh: y": passed, "b.sh": failed}
-	if !maps.Equal(r, want) || c != (counts{6, 2}) {
-		t.Errorf("%v, %v, want %v", r, c, want)
+func TestParseSelftests(t *testing.T) {
+	r := parseSelftests("=== a.sh\nPASS: x\n=== status 0\n=== b.sh\r\nTEST: y  [ OK ]\n=== status 1\n")
+	if want := (results{"a.sh": passed, "b.sh: y": passed, "b.sh": failed}); !maps.Equal(r, want) {
+		t.Errorf("%v, want %v", r, want)
+	}
+}
+
+func TestSumStatuses(t *testing.T) {
+	const status = `{"state": "active", "totals": {"express_packets": 3, "regular_packets": 1}}`
+	if c := sumStatuses(t, status+"\r\n"+status); c != (counts{6, 2}) {
+		t.Errorf("%v", c)
 	}
 }
 

@@ -4,10 +4,9 @@ import (
 	"encoding/json"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +15,8 @@ import (
 	"github.com/scon-project/scon/test/bed/vm"
 )
 
-// guestKernel is the kernel of the guest, of the same release as the selftests.
+// guestKernel is the kernel of the guest, of the same release as the selftests. It has what
+// this machine's may lack: devices of all kinds, VLANs of bridges, flow tables.
 const guestKernel = "6.12"
 
 // guestPackages are Debian packages that scripts need besides those of every guest, with
@@ -29,13 +29,11 @@ var guestPackages = []string{
 	"ndisc6", "netsniff-ng", "libcli1.10", "libcrypt1", "smcroute", "tcpdump", "traceroute",
 }
 
-// runGuest runs scripts in a guest, one after the other.
-func runGuest(t *testing.T, scripts []string, logs string, with bool) (results, counts) {
+// inGuest boots a guest with files, which fill adds by their paths there and here, and runs
+// commands of a shell with SCON's network namespaces called by $PEERS_HOOK. With SCON, that
+// is active in the guest's first one. It returns what they print, and what SCON counted.
+func inGuest(t *testing.T, logs string, with bool, fill func(add func(to, from string)), commands string) (string, counts) {
 	t.Helper()
-	dir, err := fetchSelftests()
-	if err != nil {
-		t.Fatal(err)
-	}
 	tools, err := vm.Unpacked(t.Context(), runtime.GOARCH, "selftests", guestPackages...)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +53,6 @@ func runGuest(t *testing.T, scripts []string, logs string, with bool) (results, 
 			t.Fatal(err)
 		}
 	}
-	add("/net", dir)
 	for _, folder := range []string{"bin", "sbin", "lib"} {
 		for _, from := range []string{folder, "usr/" + folder} {
 			if _, err := os.Stat(filepath.Join(tools, from)); err == nil {
@@ -66,6 +63,7 @@ func runGuest(t *testing.T, scripts []string, logs string, with bool) (results, 
 	for name, of := range map[string]string{"bin/traceroute": ".db", "bin/traceroute6": ".db", "sbin/ebtables": "-legacy"} { // Debian's alternatives
 		add("/usr/"+name, filepath.Join(tools, "usr", name+of))
 	}
+	fill(add)
 	add("/peers/scon", "../../bin/scon")
 	add("/opt/scon.sh", "scon.sh")
 	yaml := filepath.Join(t.TempDir(), "scon.yaml")
@@ -78,9 +76,6 @@ func runGuest(t *testing.T, scripts []string, logs string, with bool) (results, 
 		hook = "/opt/scon.sh"
 		up, down = hook+" up /proc/1/ns/net", hook+" down /proc/1/ns/net"
 	}
-	command := "mkdir -p /peers/counts /run/netns\nexport PEERS=/peers KSFT_MACHINE_SLOW=yes PEERS_HOOK=" + hook + "\n" + up + "\n" +
-		"for script in " + strings.Join(scripts, " ") + "; do cd \"/net/$(dirname $script)\"; echo \"=== ${script##*/}\"; timeout 1200 bash \"./${script##*/}\" 2>&1; echo \"=== status $?\"; done\n" +
-		down + "\necho '=== counts'; cat /peers/counts/* 2>/dev/null\nexit 0\n"
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +85,9 @@ func runGuest(t *testing.T, scripts []string, logs string, with bool) (results, 
 	}
 	defer console.Close()
 	r, err := vm.Run(t.Context(), vm.Options{
-		Kernel: guestKernel, CPUs: 2, Memory: 2048, Icount: true, Files: files, Command: command, Timeout: 2 * time.Hour, Console: console,
+		Kernel: guestKernel, CPUs: 2, Memory: 2048, Icount: true, Files: files, Timeout: 4 * time.Hour, Console: console,
+		Command: "mkdir -p /peers/counts /run/netns\nexport PEERS=/peers PEERS_HOOK=" + hook + "\n" + up + "\n" + commands +
+			down + "\necho '=== counts'; cat /peers/counts/* 2>/dev/null\nexit 0\n",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -98,22 +95,16 @@ func runGuest(t *testing.T, scripts []string, logs string, with bool) (results, 
 	if r.Complaints != "" {
 		t.Logf("warnings of the kernel: %s", r.Complaints)
 	}
-	return parseGuest(t, r.Output)
+	out, statuses, _ := strings.Cut(r.Output, "=== counts")
+	return out, sumStatuses(t, statuses)
 }
 
-// guestScript is the output of a script in a guest.
-var guestScript = regexp.MustCompile(`(?s)=== (\S+\.sh)\r?\n(.*?)=== status (\d+)`)
-
-// parseGuest reads the output of all scripts, and what SCON counted.
-func parseGuest(t *testing.T, out string) (results, counts) {
-	t.Helper()
-	scripts, statuses, _ := strings.Cut(out, "=== counts")
-	r := make(results)
-	for _, m := range guestScript.FindAllStringSubmatch(scripts, -1) {
-		status, _ := strconv.Atoi(m[3]) // digits
-		parseSelftest(m[1], m[2], status, r)
+// findGuest says what is missing for a guest.
+func findGuest() error {
+	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
+		return &missing{"qemu-system-x86_64 is not installed: scripts/install-deps.sh kernels"}
 	}
-	return r, sumStatuses(t, statuses)
+	return nil
 }
 
 // sumStatuses reads statuses of SCON, one behind the other, and returns what they counted.

@@ -38,13 +38,19 @@ type suite struct {
 	// prepare fetches and builds what the suite needs, and returns its version. An error
 	// of a *missing says why it cannot run here.
 	prepare func(t *testing.T) (version string, err error)
-	// run runs all cases on a host; guest instead of it on machines that the suite starts:
-	// a guest with another kernel, a cluster.
+	// run runs all cases on a host that has devices of a kind ("" for any); else guest does
+	// so on machines that the suite starts: a guest with another kernel, a cluster.
+	kind  string
 	run   func(t *testing.T, h *host) results
 	guest func(t *testing.T, logs string, with bool) (results, counts)
 }
 
 var suites = slices.Concat(cniSuites, netavarkSuites, mobySuites, selftestSuites, kubernetesSuites, nftablesSuites, programSuites)
+
+// hasDevices reports whether this machine's kernel has devices of a kind.
+func hasDevices(kind string) bool {
+	return kind == "" || exec.Command("unshare", append([]string{"--net", "ip", "link", "add", "x", "type"}, strings.Fields(kind)...)...).Run() == nil
+}
 
 // nftablesSuites are the tests/shell of nftables, if they could be had.
 var nftablesSuites = []suite{{
@@ -108,6 +114,9 @@ func differ(without, with results) (cases []string) {
 	return cases
 }
 
+// named is how many cases of the same kind a note names.
+const named = 6
+
 // notes returns, as a list, which cases differ, which fail also without SCON, and which a
 // suite skips, by the reason that it gives.
 func notes(name string, without, with results) (list string) {
@@ -125,7 +134,11 @@ func notes(name string, without, with results) (list string) {
 		list += fmt.Sprintf("- %s: %s\n", name, line)
 	}
 	for _, why := range slices.Sorted(maps.Keys(groups)) {
-		list += fmt.Sprintf("- %s: %s: %s\n", name, why, strings.Join(groups[why], "; "))
+		cases := groups[why]
+		if others := len(cases) - named; others > 0 {
+			cases = append(cases[:named:named], fmt.Sprintf("and %d others", others))
+		}
+		list += fmt.Sprintf("- %s: %s: %s\n", name, why, strings.Join(cases, "; "))
 	}
 	return list
 }
@@ -253,7 +266,7 @@ func (s suite) test(t *testing.T, logs string) (line, about string) {
 	var express counts
 	for i, side := range []string{"without", "with"} {
 		begin := time.Now()
-		if s.guest != nil {
+		if s.run == nil || !hasDevices(s.kind) {
 			both[i], express = s.guest(t, logs+"-"+side, side == "with")
 		} else {
 			h := newHost(t, logs+"-"+side, side == "with")

@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/scon-project/scon/test/bed/vm"
@@ -48,14 +50,14 @@ var selftestSuites = func() (all []suite) {
 		all = append(all, suite{
 			name: s.name,
 			prepare: func(t *testing.T) (string, error) {
-				if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
-					return "", &missing{"qemu-system-x86_64 is not installed: scripts/install-deps.sh kernels"}
+				if err := findGuest(); err != nil {
+					return "", err
 				}
 				_, err := fetchSelftests()
 				return linuxVersion, err
 			},
 			guest: func(t *testing.T, logs string, with bool) (results, counts) {
-				return runGuest(t, s.scripts, logs, with)
+				return runSelftests(t, s.scripts, logs, with)
 			},
 		})
 	}
@@ -153,6 +155,30 @@ func sha256Of(path string) (string, error) {
 	sum := sha256.New()
 	_, err = io.Copy(sum, f)
 	return fmt.Sprintf("%x", sum.Sum(nil)), err
+}
+
+// runSelftests runs scripts in a guest, one after the other.
+func runSelftests(t *testing.T, scripts []string, logs string, with bool) (results, counts) {
+	dir, err := fetchSelftests()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, sum := inGuest(t, logs, with, func(add func(to, from string)) { add("/net", dir) }, "export KSFT_MACHINE_SLOW=yes\n"+
+		"for script in "+strings.Join(scripts, " ")+"; do cd \"/net/$(dirname $script)\"; echo \"=== ${script##*/}\"; timeout 1200 bash \"./${script##*/}\" 2>&1; echo \"=== status $?\"; done\n")
+	return parseSelftests(out), sum
+}
+
+// selftest is the output of a script in a guest.
+var selftest = regexp.MustCompile(`(?s)=== (\S+\.sh)\r?\n(.*?)=== status (\d+)`)
+
+// parseSelftests reads the output of all scripts.
+func parseSelftests(out string) results {
+	r := make(results)
+	for _, m := range selftest.FindAllStringSubmatch(out, -1) {
+		status, _ := strconv.Atoi(m[3]) // digits
+		parseSelftest(m[1], m[2], status, r)
+	}
+	return r
 }
 
 // selftestLine is the line of a case of a script that has several.
