@@ -32,8 +32,11 @@ func sources(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-// specPackages are Debian's packages that the image of most specs has.
-const specPackages = "bind9-dnsutils,ca-certificates,conntrack,curl,iproute2,iputils-ping,netcat-openbsd,socat"
+// What the image of most specs has: Debian's packages, and files.
+const (
+	specPackages = "bind9-dnsutils,ca-certificates,conntrack,curl,iproute2,iputils-ping,netcat-openbsd,socat"
+	specFiles    = "ADD root.tar /\nCOPY agnhost coredns localhost.crt localhost.key /"
+)
 
 // specImages makes archives of what Kubernetes' own specs need: agnhost on a small Debian,
 // which is also the image with glibc, the one of shells, the one with iptables and the one
@@ -53,13 +56,13 @@ func specImages(t *testing.T) []string {
 	for _, m := range regexp.MustCompile(`configs\[(?:Agnhost|BusyBox|DistrolessIptables|GlibcDnsTesting|Pause|(RegressionIssue74839))\] = Config\{list.(\w+), "(.*)", "(.*)"`).FindAllStringSubmatch(string(list), -1) {
 		tags[m[1]] = append(tags[m[1]], registries[m[2]]+m[3]+":"+m[4])
 	}
-	dir, err := vm.Cached("tools", fmt.Sprintf("images-%s-%08x", version, crc32.ChecksumIEEE([]byte(specPackages+fmt.Sprint(tags)))), func(dir string) error {
+	dir, err := vm.Cached("tools", fmt.Sprintf("images-%s-%08x", version, crc32.ChecksumIEEE([]byte(specPackages+specFiles+fmt.Sprint(tags)))), func(dir string) error {
 		work := t.TempDir()
 		porter := filepath.Join(module, "test/images/agnhost/porter")
 		run(t, "cp", agnhost+"/agnhost", dns+"/coredns", porter+"/localhost.crt", porter+"/localhost.key", bad+"/regression-issue-74839", work)
 		run(t, "mmdebstrap", "--variant=minbase", "--include="+specPackages,
 			"--customize-hook=mkdir --mode=1777 $1/uploads", "bookworm", work+"/root.tar")
-		pack(t, dir+"/agnhost.tar", work, "ADD root.tar /\nCOPY agnhost localhost.crt localhost.key /", "/agnhost", tags[""]...)
+		pack(t, dir+"/agnhost.tar", work, specFiles, "/agnhost", tags[""]...)
 		pack(t, dir+"/bad.tar", work, "COPY regression-issue-74839 /", "/regression-issue-74839", tags["RegressionIssue74839"]...)
 		pack(t, dir+"/coredns.tar", work, "COPY coredns /coredns", "/coredns", "localhost/coredns:test")
 		return nil
