@@ -131,11 +131,11 @@ func TestNames(t *testing.T) {
 }
 
 // What a suite's namespaces do is in the programs that call scon.sh: it is executable, and
-// stops what it was told of before only.
+// stops what it was told of before only, with what scon-cni.sh has of it.
 func TestScript(t *testing.T) {
 	dir := t.TempDir()
 	log := filepath.Join(dir, "log")
-	if err := os.WriteFile(filepath.Join(dir, "scon"), []byte("#!/bin/sh\necho $1 >>"+log+"\n[ $1 != up ] || mkdir $7\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "scon"), []byte("#!/bin/sh\necho $1 >>"+log+"\n[ $1 != up ] || mkdir -p $7 "+dir+"/plugins/${7##*/}\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "counts"), 0o755); err != nil {
@@ -151,6 +151,9 @@ func TestScript(t *testing.T) {
 	text, err := os.ReadFile(log)
 	if want := "up\nstatus\nstatus\ndown\n"; err != nil || string(text) != want {
 		t.Errorf("%v: scon was called for %q, want %q", err, text, want)
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, "plugins")); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v are left of scon-cni's", left, err)
 	}
 }
 
