@@ -31,7 +31,7 @@ image="podman gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 # A cluster of Kubernetes' own programs.
 k8s="etcd-server:etcd containerd containernetworking-plugins:/usr/lib/cni/host-local podman runc nftables iproute2"
 # What tests of others need.
-peers="bats jq mmdebstrap protobuf-compiler:protoc nghttp2-client:h2load nghttp2-server:nghttpd"
+peers="jq mmdebstrap protobuf-compiler:protoc nghttp2-client:h2load nghttp2-server:nghttpd"
 # Prometheus and promtool.
 prometheus="prometheus"
 # A browser, for the live page.

@@ -19,11 +19,11 @@ import (
 // this machine's may lack: devices of all kinds, VLANs of bridges, flow tables.
 const guestKernel = "6.12"
 
-// guestPackages are Debian packages that scripts need besides those of every guest, with
+// guestPackages are Debian packages that suites need besides those of every guest, with
 // the libraries that they depend on. busybox's programs call its own ip in place of
 // iproute2's, and know fewer options.
 var guestPackages = []string{
-	"bash", "libtinfo6", "coreutils", "libacl1", "libattr1", "libgmp10", "libselinux1", "libpcre2-8-0", "findutils", "grep", "sed", "uuid-runtime",
+	"bats", "bash", "libtinfo6", "coreutils", "libacl1", "libattr1", "libgcc-s1", "libgmp10", "libselinux1", "libpcre2-8-0", "findutils", "grep", "sed", "uuid-runtime",
 	"iputils-arping", "libnet1", "libpcap0.8", "libdbus-1-3", "libsystemd0", "libgcrypt20", "libgpg-error0", "liblz4-1", "liblzma5", "libzstd1", "libcap2",
 	"bc", "libreadline8", "ebtables", "ipvsadm", "libnl-3-200", "libnl-genl-3-200", "libpopt0", "iperf3", "libiperf0", "libsctp1", "libssl3", "jq", "libjq1", "libonig5",
 	"ndisc6", "netsniff-ng", "libcli1.10", "libcrypt1", "smcroute", "tcpdump", "traceroute",
@@ -34,7 +34,7 @@ var guestPackages = []string{
 // is active in the guest's first one. It returns what they print, and what SCON counted.
 func inGuest(t *testing.T, logs string, with bool, fill func(add func(to, from string)), commands string) (string, counts) {
 	t.Helper()
-	tools, err := vm.Unpacked(t.Context(), runtime.GOARCH, "selftests", guestPackages...)
+	tools, err := vm.Unpacked(t.Context(), runtime.GOARCH, "peers", guestPackages...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func inGuest(t *testing.T, logs string, with bool, fill func(add func(to, from s
 			t.Fatal(err)
 		}
 	}
-	for _, folder := range []string{"bin", "sbin", "lib"} {
+	for _, folder := range []string{"bin", "sbin", "lib", "libexec"} {
 		for _, from := range []string{folder, "usr/" + folder} {
 			if _, err := os.Stat(filepath.Join(tools, from)); err == nil {
 				add("/usr/"+folder, filepath.Join(tools, from))
@@ -86,7 +86,7 @@ func inGuest(t *testing.T, logs string, with bool, fill func(add func(to, from s
 	defer console.Close()
 	r, err := vm.Run(t.Context(), vm.Options{
 		Kernel: guestKernel, CPUs: 2, Memory: 2048, Icount: true, Files: files, Timeout: 4 * time.Hour, Console: console,
-		Command: "mkdir -p /peers/counts /run/netns\nexport PEERS=/peers PEERS_HOOK=" + hook + "\n" + up + "\n" + commands +
+		Command: "mkdir -p /peers/counts /run/netns\nln -s /proc/self/fd /dev/fd\nexport PEERS=/peers PEERS_HOOK=" + hook + "\n" + up + "\n" + commands +
 			down + "\necho '=== counts'; cat /peers/counts/* 2>/dev/null\nexit 0\n",
 	})
 	if err != nil {

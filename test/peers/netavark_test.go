@@ -35,13 +35,16 @@ function basic_teardown() {
 }
 `
 
-var netavarkSuites = []suite{{name: "netavark", prepare: findNetavark, run: runNetavark}}
+var netavarkSuites = []suite{{name: "netavark", prepare: findNetavark, guest: runNetavark}}
 
 func findNetavark(t *testing.T) (string, error) {
-	for _, program := range []string{"bats", "jq", "protoc", "cargo"} {
+	for _, program := range []string{"protoc", "cargo"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return "", &missing{program + " is not installed: scripts/install-deps.sh peers, and for cargo Rust 1.88 or newer"}
 		}
+	}
+	if err := findGuest(); err != nil {
+		return "", err
 	}
 	_, err := fetchNetavark()
 	return netavarkVersion, err
@@ -54,7 +57,7 @@ var fetchNetavark = sync.OnceValues(func() (string, error) {
 	return vm.Cached("peers", name, func(dir string) error {
 		cargo := func(args ...string) error {
 			cmd := exec.Command("cargo", args...)
-			cmd.Dir, cmd.Env = dir, append(os.Environ(), "CARGO_HOME="+filepath.Join(dir, "cargo"))
+			cmd.Dir, cmd.Env = dir, append(os.Environ(), "CARGO_HOME="+filepath.Join(dir, "cargo"), "CARGO_PROFILE_DEV_STRIP=symbols")
 			return run(cmd)
 		}
 		defer os.RemoveAll(filepath.Join(dir, "cargo"))
@@ -98,34 +101,29 @@ var fetchNetavark = sync.OnceValues(func() (string, error) {
 	})
 })
 
-// runNetavark runs the tests with bats. Those with firewalld are left out where that is not
-// installed.
-func runNetavark(t *testing.T, h *host) results {
+// runNetavark runs the tests with bats in a guest, which has their devices.
+func runNetavark(t *testing.T, logs string, with bool) (results, counts) {
 	dir, err := fetchNetavark()
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "test/*.bats"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	out, sum := inGuest(t, logs, with, func(add func(to, from string)) {
+		for _, path := range []string{"test", "target/debug/netavark", "target/debug/netavark-connection-tester", "target/debug/examples"} {
+			add("/netavark/"+path, filepath.Join(dir, path))
+		}
+	}, `cd /netavark
+export NETAVARK=$PWD/target/debug/netavark TEST_PLUGINS=$PWD/target/debug/examples NETAVARK_CONNECTION_TESTER=$PWD/target/debug/netavark-connection-tester BATS_TEST_TIMEOUT=600
+for file in test/*.bats; do
+	echo "=== ${file##*/}"
+	case $file in *firewalld.bats) echo "ok 1 all # skip the guest has no firewalld" ;; *) bats --tap $file ;; esac
+done
+`)
 	r := make(results)
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".bats")
-		if _, err := exec.LookPath("firewalld"); err != nil && strings.HasSuffix(name, "firewalld") {
-			r.add(name, skippedFor("firewalld is not installed"))
-			continue
-		}
-		cmd := h.command(dir, "bats", "--tap", file)
-		cmd.Env = append(cmd.Env, "NETAVARK="+dir+"/target/debug/netavark", "TEST_PLUGINS="+dir+"/target/debug/examples",
-			"NETAVARK_CONNECTION_TESTER="+dir+"/target/debug/netavark-connection-tester", "BATS_TEST_TIMEOUT=120")
-		text, err := os.ReadFile(h.log(name, cmd))
-		if err != nil {
-			t.Fatal(err)
-		}
-		parseTAP(name, string(text), r)
+	for _, part := range strings.Split(out, "=== ")[1:] {
+		file, text, _ := strings.Cut(part, "\n")
+		parseTAP(strings.TrimSpace(file), strings.ReplaceAll(text, "\r", ""), r)
 	}
-	return r
+	return r, sum
 }
 
 // tapLine is the line of a case in TAP, the Test Anything Protocol.
