@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,11 +18,14 @@ type Engine struct {
 	daemon []string // the command line of dockerd
 }
 
+// engines counts the engines of this process, for unique control groups.
+var engines atomic.Uint32
+
 // Start boots a machine and Debian's Docker engine on it, with further flags.
 // Both end with the test.
 func Start(t *testing.T, flags ...string) *Engine {
 	t.Helper()
-	cgroup := fmt.Sprintf("scon-docker-%d", os.Getpid())
+	cgroup := fmt.Sprintf("scon-docker-%d-%d", os.Getpid(), engines.Add(1))
 	// Registered before the machine's clean-up, so that it runs afterwards: a group
 	// can be removed only after its last process has ended.
 	t.Cleanup(func() { removeCgroups(t, cgroup) })
