@@ -23,13 +23,14 @@ type connection struct {
 	begun   time.Time
 	ends    [2]*end // the client's, the server's
 	name    netip.AddrPort
-	to      *name    // of the server
-	first   int64    // size of its first rings in bytes
-	held    []charge // of the memory limit
-	over    bool     // the doorbells are shut down
-	died    bool     // an end did not close it
-	ended   bool     // its engine delivers nothing any more
-	counted bool     // in the totals
+	to      *name        // of the server
+	first   int64        // size of its first rings in bytes
+	pools   [2]*bpf.Pool // that the ends receive from; nil: from rings of their own
+	held    []charge     // of the memory limit
+	over    bool         // the doorbells are shut down
+	died    bool         // an end did not close it
+	ended   bool         // its engine delivers nothing any more
+	counted bool         // in the totals
 
 	// tcp are the two sockets of the connection's own TCP, client's and server's. Constant.
 	tcp      [2]*tcpSocket
@@ -160,8 +161,10 @@ func (c *connection) begin(client, server engineSet, d distance) (err error) {
 	}
 	if err != nil {
 		c.free()
+		return err
 	}
-	return err
+	c.joinPools()
+	return nil
 }
 
 // chargeRings charges the first rings of both ends, or none. It sets their size.
@@ -299,7 +302,7 @@ func (c *connection) open() (err error) {
 		return unixengine.Open(ends)
 	}
 	if c.engine == BPF {
-		return c.b.program.Open(ends, uint64(c.first))
+		return c.b.program.Open(ends, uint64(c.first), c.pools)
 	}
 	return sealed.Open(ends)
 }
@@ -307,10 +310,14 @@ func (c *connection) open() (err error) {
 // reply returns an end's addresses, engine and files.
 func (e *end) reply(id uint32) reply {
 	files, size := e.Memory.Files()
-	return reply{
+	answer := reply{
 		ID: id, Engine: e.connection.engine, Peer: e.sees, Local: e.addr, Size: size,
 		files: append([]int{e.Doorbell}, files...),
 	}
+	if m, ok := e.Memory.(*bpf.Memory); ok && m.IsPooled() {
+		answer.Generation = bpf.InPool
+	}
+	return answer
 }
 
 // sent returns the bytes that the end reports as sent.
@@ -529,6 +536,7 @@ func (c *connection) free() {
 		}
 		e.closeAlert()
 	}
+	c.leavePools()
 	if c.carriage != nil {
 		c.carriage.Forget()
 	}

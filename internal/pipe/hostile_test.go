@@ -38,6 +38,8 @@ const (
 	opToken
 	opArrived
 	opProven
+	opChunk
+	opMoreRings
 )
 
 // client sends arbitrary packets to the broker. It runs in the test's network namespace.

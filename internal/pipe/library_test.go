@@ -117,6 +117,20 @@ func TestLibrary(t *testing.T) {
 	}
 }
 
+// Connections of a process that has many receive from rings that it has in common.
+func TestPooled(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	ns := nstest.New(t)
+	for topic := range strings.FieldsSeq(strings.Replace(topics, " files", " pooled", 1)) {
+		t.Run(topic, func(t *testing.T) {
+			t.Parallel()
+			_, socket := serve(t, nil)
+			runTopic(t, ns, socket, topic, "ENGINE=bpf", "POOLED=1")
+		})
+	}
+}
+
 // A sender cannot change bytes that the receiver has received by the engine sealed.
 func TestAltered(t *testing.T) {
 	t.Parallel()

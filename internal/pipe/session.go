@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/pipe/bpf"
 	"github.com/scon-project/scon/internal/pipe/engine"
 	"github.com/scon-project/scon/internal/pipe/quota"
 )
@@ -34,6 +35,9 @@ type session struct {
 	over  bool // the process has ended
 
 	attachments map[uint32]*attachment
+
+	pool    *bpf.Pool // of rings; nil: none
+	pooling bool      // it is being made
 }
 
 // Party is a process at one end of a connection.
@@ -339,6 +343,10 @@ func (s *session) do(r request) reply {
 		answer, err = s.proven(r.ID)
 	case opDetach:
 		err = s.b.detach(r.file)
+	case opChunk:
+		answer, err = s.chunk(r.Arg)
+	case opMoreRings:
+		err = s.moreRings(r.ID)
 	case opClose:
 		err = s.close(r)
 	}
@@ -511,6 +519,7 @@ func (s *session) end() {
 	s.leave()
 	s.b.mu.Lock()
 	delete(s.b.sessions, s)
+	s.dropRings()
 	s.b.ledger.Give(s.owner, quota.Processes, 1)
 	s.b.ledger.Give(s.owner, quota.Files, filesOfProcess)
 	s.b.mu.Unlock()

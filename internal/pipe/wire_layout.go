@@ -4,7 +4,7 @@ package pipe
 
 import "sync/atomic"
 
-const wireVersion = 8
+const wireVersion = 9
 
 const tokenReach = 1048576
 
@@ -23,7 +23,8 @@ const (
 	opAccept = 4
 	// engines; file: a TCP socket of the process, connected to a name. Reply: id,
 	// engine, size, addresses; files: doorbell, own page, ring; with the engine
-	// copier the send ring, then the receive ring.
+	// copier the send ring, then the receive ring. generation: IN_POOL, and no ring,
+	// if this end receives from the process's pool (page.h).
 	opConnect = 5
 	// id, arg: generation: the end has mapped the memory that it writes; with bpf,
 	// the ring that it reads, which the peer sends to from now on.
@@ -62,8 +63,14 @@ const (
 	opArrived = 18
 	// id. Reply: as OP_CONNECT's. EAGAIN until both tokens have arrived.
 	opProven = 19
+	// arg: index of a chunk of the process's pool. Reply: file: its rings, one after
+	// the other. EINVAL: there is no such one.
+	opChunk = 20
+	// id: the peer's pool has no ring that was read. The reply comes when it has one;
+	// EBUSY: another call makes it.
+	opMoreRings = 21
 	// The number after the last operation.
-	opEnd = 20
+	opEnd = 22
 )
 
 type wireRequest struct {

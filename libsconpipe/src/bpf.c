@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "entry.h"
 #include "pipe.h"
@@ -12,6 +13,9 @@
 #ifndef MADV_POPULATE_READ /* not in musl: include/uapi/asm-generic/mman-common.h */
 #define MADV_POPULATE_READ 22
 #endif
+
+/* Pause before the next look whether the broker has made rings. */
+#define MAKING_US 1000
 
 static int submit(struct conn *c, uint32_t kind, const void *src, size_t len)
 {
@@ -36,6 +40,18 @@ static int page_in(const void *buf, size_t len)
 	return madvise((void *)from, to - from, MADV_POPULATE_READ) < 0 ? -EFAULT : 0;
 }
 
+/* more_rings has the broker enlarge the peer's pool: it has no ring that was read. */
+static int more_rings(struct conn *c)
+{
+	struct wire_request q = { .op = OP_MORE_RINGS, .id = c->id };
+	struct wire_reply ignored;
+	int err;
+
+	while ((err = session_call(&c->serial, &q, &ignored, NULL, NULL)) == -EBUSY)
+		usleep(MAKING_US);
+	return err;
+}
+
 /* bpf_send sends what fits, at most MOST. -EAGAIN: there is no room; -EBUSY: the
  * connection is paused. */
 ssize_t bpf_send(struct conn *c, const void *buf, size_t len)
@@ -48,9 +64,12 @@ ssize_t bpf_send(struct conn *c, const void *buf, size_t len)
 		len = MOST;
 	for (tries = 0; tries < 3; tries++) {
 		err = submit(c, KIND_SEND, buf, len);
-		if (err != -EFAULT)
+		if (err == -ENOBUFS)
+			err = more_rings(c);
+		else if (err == -EFAULT)
+			err = page_in(buf, len);
+		else
 			break;
-		err = page_in(buf, len);
 		if (err)
 			break;
 	}

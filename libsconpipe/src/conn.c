@@ -61,6 +61,12 @@ static void map_peer(struct conn *c)
 		close(files[--count]);
 }
 
+/* in_pool returns whether the end receives from the process's pool. */
+static bool in_pool(const struct wire_reply *a)
+{
+	return a->engine == PD_ENGINE_BPF && a->generation & IN_POOL;
+}
+
 /* map_all maps the files of a reply: page, and one or two rings. */
 static int map_all(struct conn *c, const struct wire_reply *a, const int *files)
 {
@@ -80,20 +86,25 @@ static int map_all(struct conn *c, const struct wire_reply *a, const int *files)
 		err = ring_map(&c->tx, *files++, a->size, true);
 	else
 		c->tx.size = a->size;
-	if (!err && gets)
+	if (in_pool(a)) {
+		c->rx.size = a->size;
+		c->pool = pool_get(c->serial);
+		err = c->pool ? 0 : -ENOMEM;
+	} else if (!err && gets) {
 		err = ring_map(&c->rx, *files, a->size, false);
+	}
 	if (gets)
 		c->peer = &((struct page *)c->own)->peer;
 	return err;
 }
 
-/* files_of returns the number of files in an engine's reply. */
-static int files_of(uint32_t engine)
+/* files_of returns the number of files in a reply. */
+static int files_of(const struct wire_reply *a)
 {
-	switch (engine) {
+	switch (a->engine) {
 	case PD_ENGINE_SEALED:
 	case PD_ENGINE_BPF:
-		return 3;
+		return in_pool(a) ? 2 : 3;
 	case PD_ENGINE_COPIER:
 		return 4;
 	case PD_ENGINE_UNIX:
@@ -111,7 +122,7 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 	struct wire_reply ignored;
 	int err = -ENOMEM, i;
 
-	if (c && count == files_of(a->engine)) {
+	if (c && count == files_of(a)) {
 		c->fd = files[0];
 		c->id = a->id;
 		c->serial = serial;
@@ -163,6 +174,7 @@ void conn_free(struct conn *c)
 	ring_unmap(&c->rx);
 	ring_unmap(&c->old);
 	ring_unmap(&c->growth.next);
+	pool_put(c->pool);
 	free(atomic_load(&c->spare));
 	if (c->engine == PD_ENGINE_UNIX)
 		free(c->own);

@@ -20,6 +20,14 @@ typedef __u64 uint64_t;
 #define LINE 128 /* bytes between counters of different writers: two cache lines */
 #define MOST_LOANS 64 /* per page */
 
+/* The pool of a process: rings that its connections receive from by turns, engine bpf. */
+#define POOL_CHUNKS 256
+#define CHUNK_RINGS 64
+#define POOL_RING 65536 /* bytes */
+/* In a generation: the ring is one of the pool. Its index there, modulo their number, is
+ * that of the generation. */
+#define IN_POOL (1U << 31)
+
 /* State that one end publishes and only it writes. Positions count bytes from the
  * connection's start: the ring holds own head - peer's tail bytes. */
 struct side {

@@ -79,6 +79,7 @@ struct ring {
 	char *base; /* NULL: none */
 	size_t size;
 	uint64_t start; /* stream position at which it came into use */
+	bool pooled; /* the memory is the pool's */
 };
 
 /* A ring grows after it was full GROW_FULL times and GROW_TURNS times its size has gone
@@ -148,9 +149,11 @@ struct conn {
 	struct ring rx;
 	struct ring old; /* the previous generation, while bytes of it are lent */
 	struct growth growth; /* engine bpf */
+	struct pool *pool; /* engine bpf: where rings are from; NULL: its own ones only */
 	uint64_t pos; /* bytes passed to the application */
 	uint64_t tail; /* bytes freed */
 	uint32_t rx_generation;
+	uint32_t rx_own; /* of those, the latest that is no ring of the pool */
 	uint32_t rung_write;
 	struct lent *lent; /* a circular queue: */
 	size_t lent_first, lent_count, lent_room;
@@ -212,6 +215,8 @@ void table_take_back(const struct block *b);
 
 /* ring.c */
 int ring_map(struct ring *r, int fd, size_t size, bool writable);
+/* maps count rings that lie one after the other in a file; NULL and errno. */
+char *rings_map(int fd, size_t size, size_t count, bool writable);
 void ring_unmap(struct ring *r);
 struct side *page_map(int fd, bool writable);
 int memory_file(const char *name, unsigned int flags, size_t size);
@@ -219,6 +224,13 @@ static inline char *ring_at(const struct ring *r, uint64_t pos)
 {
 	return r->base + (pos & (r->size - 1));
 }
+
+/* pool.c: the rings that connections receive from by turns. */
+struct pool;
+struct pool *pool_get(uint32_t serial);
+void pool_put(struct pool *p);
+void pool_forget(void);
+int pool_ring(struct pool *p, uint32_t generation, struct ring *r);
 
 /* conn.c: life cycle of a connection. */
 int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, int *files,

@@ -38,7 +38,7 @@ static int get_ring(struct conn *c, uint32_t generation, struct ring *r)
 static void grow(struct conn *c, size_t size)
 {
 	struct wire_request ask = { .op = OP_GROW, .id = c->id, .size = 4 * c->rx.size };
-	uint32_t next = c->rx_generation + 1;
+	uint32_t next = c->rx_own + 1;
 	struct wire_request mapped = { .op = OP_MAPPED, .id = c->id, .arg = next };
 	struct growth *g = &c->growth;
 	struct wire_reply a;
@@ -64,26 +64,37 @@ static void grow(struct conn *c, size_t size)
 	g->refused = err;
 }
 
+/* find_ring finds the ring of a generation. With the engine bpf it is one of the pool, or
+ * the one that was mapped before the peer sends to it. */
+static int find_ring(struct conn *c, uint32_t generation, struct ring *r)
+{
+	if (generation & IN_POOL)
+		return c->pool ? pool_ring(c->pool, generation, r) : -EPROTO;
+	if (c->engine != PD_ENGINE_BPF)
+		return get_ring(c, generation, r);
+	if (!c->growth.next.base || generation != c->rx_own + 1)
+		return -EPROTO;
+	*r = c->growth.next;
+	c->growth = (struct growth){ 0 };
+	c->rx_own = generation;
+	return 0;
+}
+
 /* next_ring goes to the ring that the peer has switched to. */
 static int next_ring(struct conn *c, uint32_t generation, uint64_t at)
 {
-	struct ring larger = c->growth.next;
-	int err = 0;
+	struct ring next;
+	int err = find_ring(c, generation, &next);
 
-	if (c->engine != PD_ENGINE_BPF)
-		err = get_ring(c, generation, &larger);
-	else if (!larger.base || generation != c->rx_generation + 1)
-		err = -EPROTO;
 	if (err)
 		return err;
-	c->growth = (struct growth){ 0 };
-	larger.start = at;
+	next.start = at;
 	ring_unmap(&c->old);
 	if (c->tail < at)
 		c->old = c->rx;
 	else
 		ring_unmap(&c->rx);
-	c->rx = larger;
+	c->rx = next;
 	c->rx_generation = generation;
 	return 0;
 }
@@ -113,7 +124,7 @@ static size_t available(struct conn *c, struct side *peer)
 			head = at;
 		}
 	}
-	if (head < c->pos || head - from > c->rx.size) {
+	if (head < c->pos || head - from > c->rx.size || (head > c->pos && !c->rx.base)) {
 		atomic_store(&c->broken, ECONNRESET);
 		return 0;
 	}

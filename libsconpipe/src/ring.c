@@ -7,34 +7,46 @@
 
 #include "pipe.h"
 
+char *rings_map(int fd, size_t size, size_t count, bool writable)
+{
+	int prot = PROT_READ | (writable ? PROT_WRITE : 0);
+	size_t all = 2 * size * count, i;
+	char *base;
+
+	base = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+		    0);
+	if (base == MAP_FAILED)
+		return NULL;
+	for (i = 0; i < 2 * count; i++) {
+		if (mmap(base + i * size, size, prot, MAP_SHARED | MAP_FIXED, fd,
+			 i / 2 * size) == MAP_FAILED) {
+			int err = errno;
+
+			munmap(base, all);
+			errno = err;
+			return NULL;
+		}
+	}
+	madvise(base, all, MADV_DONTFORK);
+	return base;
+}
+
 int ring_map(struct ring *r, int fd, size_t size, bool writable)
 {
-	int prot = PROT_READ | (writable ? PROT_WRITE : 0), i;
 	char *base;
 
 	if (size < PAGE || size & (size - 1))
 		return -EPROTO;
-	base = mmap(NULL, 2 * size, PROT_NONE,
-		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (base == MAP_FAILED)
+	base = rings_map(fd, size, 1, writable);
+	if (!base)
 		return -errno;
-	for (i = 0; i < 2; i++) {
-		if (mmap(base + i * size, size, prot, MAP_SHARED | MAP_FIXED, fd, 0) ==
-		    MAP_FAILED) {
-			int err = -errno;
-
-			munmap(base, 2 * size);
-			return err;
-		}
-	}
-	madvise(base, 2 * size, MADV_DONTFORK);
 	*r = (struct ring){ .base = base, .size = size };
 	return 0;
 }
 
 void ring_unmap(struct ring *r)
 {
-	if (r->base)
+	if (r->base && !r->pooled)
 		munmap(r->base, 2 * r->size);
 	*r = (struct ring){ 0 };
 }

@@ -56,6 +56,7 @@ static void forget(void)
 		table.socks[i] = NULL;
 	}
 	table.lowest = 0;
+	pool_forget();
 	session_forget();
 	unlock_tables();
 }

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define WIRE_VERSION 8
+#define WIRE_VERSION 9
 #define TOKEN_REACH 1048576
 
 enum wire_op {
@@ -27,7 +27,8 @@ enum wire_op {
 	OP_ACCEPT,
 	/* engines; file: a TCP socket of the process, connected to a name. Reply: id,
 	 * engine, size, addresses; files: doorbell, own page, ring; with the engine
-	 * copier the send ring, then the receive ring. */
+	 * copier the send ring, then the receive ring. generation: IN_POOL, and no ring,
+	 * if this end receives from the process's pool (page.h). */
 	OP_CONNECT,
 	/* id, arg: generation: the end has mapped the memory that it writes; with bpf,
 	 * the ring that it reads, which the peer sends to from now on. */
@@ -69,6 +70,12 @@ enum wire_op {
 	OP_ARRIVED,
 	/* id. Reply: as OP_CONNECT's. EAGAIN until both tokens have arrived. */
 	OP_PROVEN,
+	/* arg: index of a chunk of the process's pool. Reply: file: its rings, one after
+	 * the other. EINVAL: there is no such one. */
+	OP_CHUNK,
+	/* id: the peer's pool has no ring that was read. The reply comes when it has one;
+	 * EBUSY: another call makes it. */
+	OP_MORE_RINGS,
 	/* The number after the last operation. */
 	OP_END,
 };

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,10 +41,12 @@ type Program struct {
 	quiets sync.Mutex     // held while one goroutine waits for all runs
 
 	mu     sync.Mutex
-	slots  []uint32  // free slots
-	spares []*Memory // memory for future ends
-	making int       // spares in creation
-	over   bool      // Close was called
+	slots  []uint32     // free slots
+	pools  []uint32     // free numbers of pools
+	chunks []uint32     // and of their chunks
+	spares [2][]*Memory // memory for future ends: with the smallest ring, with none
+	making [2]int       // spares in creation
+	over   bool         // Close was called
 }
 
 const (
@@ -68,7 +71,10 @@ func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 		spec.Maps[name].MaxEntries = mostSlots + 1 // the last entry is for Quiesce
 	}
 	spec.Maps["silent"].MaxEntries = mostSlots
-	k := &Program{log: log, lock: lock, reaps: make(chan struct{}, mostReaps)}
+	spec.Maps["pools"].MaxEntries = mostPools * poolChunks
+	spec.Maps["chunks"].MaxEntries = mostChunks
+	spec.Maps["holders"].MaxEntries = mostChunks * chunkRings
+	k := &Program{log: log, lock: lock, reaps: make(chan struct{}, mostReaps), slots: numbers(mostSlots), pools: numbers(mostPools), chunks: numbers(mostChunks)}
 	if k.blank, err = newMap(engine.PageSize); err != nil {
 		return nil, err
 	}
@@ -94,9 +100,6 @@ func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("attach the copy program to %s: %w", group, err), leave())
 	}
-	for slot := range uint32(mostSlots) {
-		k.slots = append(k.slots, mostSlots-1-slot)
-	}
 	return k, nil
 }
 
@@ -106,7 +109,7 @@ func (k *Program) Close() error {
 	k.over = true
 	k.mu.Unlock()
 	k.behind.Wait()
-	for _, m := range k.spares {
+	for _, m := range slices.Concat(k.spares[:]...) {
 		m.closeMaps()
 	}
 	err := k.link.Close()
@@ -146,16 +149,17 @@ func classOf(size uint64) (class uint32) {
 	return class
 }
 
-// take returns memory for an end, with a ring of size bytes: a spare, or new memory.
+// take returns memory for an end, with a ring of size bytes, 0 for none: a spare, or new memory.
 func (k *Program) take(size uint64) (*Memory, error) {
-	if size != engine.SmallestRing {
+	if size > engine.SmallestRing {
 		return k.make(size)
 	}
 	k.mu.Lock()
-	k.refill()
-	if n := len(k.spares); n > 0 {
-		m := k.spares[n-1]
-		k.spares = k.spares[:n-1]
+	k.refill(size)
+	if spares := &k.spares[kindOf(size)]; len(*spares) > 0 {
+		last := len(*spares) - 1
+		m := (*spares)[last]
+		*spares = (*spares)[:last]
 		k.mu.Unlock()
 		return m, nil
 	}
@@ -163,27 +167,37 @@ func (k *Program) take(size uint64) (*Memory, error) {
 	return k.make(size)
 }
 
-// refill starts the creation of spares when less than half of them are left. It requires the
-// lock.
-func (k *Program) refill() {
-	if k.over || len(k.spares)+k.making > mostSpares/2 {
+// kindOf returns of which kind spares with a ring of size bytes are.
+func kindOf(size uint64) int {
+	if size == 0 {
+		return 1
+	}
+	return 0
+}
+
+// refill starts the creation of spares of a kind when less than half of them are left. It
+// requires the lock.
+func (k *Program) refill(size uint64) {
+	spares, making := &k.spares[kindOf(size)], &k.making[kindOf(size)]
+	if k.over || len(*spares)+*making > mostSpares/2 {
 		return
 	}
-	for range mostSpares - len(k.spares) - k.making {
-		k.making++
+	for range mostSpares - len(*spares) - *making {
+		*making++
 		k.behind.Go(func() {
-			m, err := k.make(engine.SmallestRing)
+			m, err := k.make(size)
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			k.making--
+			*making--
 			if err == nil {
-				k.spares = append(k.spares, m)
+				*spares = append(*spares, m)
 			}
 		})
 	}
 }
 
-// make creates memory for an end, in a free slot. ENOBUFS: there is none.
+// make creates memory for an end, in a free slot, with a ring of size bytes, 0 for none. ENOBUFS:
+// there is no slot.
 func (k *Program) make(size uint64) (*Memory, error) {
 	k.mu.Lock()
 	if len(k.slots) == 0 {
@@ -209,6 +223,7 @@ type Memory struct {
 	k      *Program
 	e      *engine.End
 	peer   *Memory
+	pool   *Pool // that it receives from until it has a ring of its own; nil: none
 	slot   uint32
 	page   mapInSlot
 	rings  []ring
@@ -252,8 +267,9 @@ func (p *mapInSlot) close() {
 	}
 }
 
-// Open creates the doorbells and the memory of both ends, with rings of size bytes.
-func (k *Program) Open(ends [2]*engine.End, size uint64) error {
+// Open creates the doorbells and the memory of both ends, with rings of size bytes; an end that
+// has a pool gets none.
+func (k *Program) Open(ends [2]*engine.End, size uint64, pools [2]*Pool) error {
 	pair, err := engine.Doorbells(unix.SOCK_SEQPACKET)
 	if err != nil {
 		return err
@@ -261,10 +277,15 @@ func (k *Program) Open(ends [2]*engine.End, size uint64) error {
 	ends[0].Doorbell, ends[1].Doorbell = pair[0], pair[1]
 	var all [2]*Memory
 	for i, e := range ends {
-		m, err := k.take(size)
+		first := size
+		if pools[i] != nil {
+			first = 0
+		}
+		m, err := k.take(first)
 		if err != nil {
 			return err
 		}
+		m.pool = pools[i]
 		m.e, e.Memory, all[i] = e, m, m
 		m.peer = m // for Close, if the other end fails
 	}
@@ -273,9 +294,12 @@ func (k *Program) Open(ends [2]*engine.End, size uint64) error {
 		if m.bell, err = k.restrict(m.e.Doorbell); err != nil {
 			return err
 		}
-		place := pipecopyPlace{Slot: m.slot, Peer: m.peer.slot, Ring: classOf(size)}
-		if err := k.objs.Newest.Put(m.slot, classOf(size)); err != nil {
-			return fmt.Errorf("set the newest ring: %w", err)
+		place := pipecopyPlace{Slot: m.slot, Peer: m.peer.slot, Ring: m.peer.state()}
+		if m.peer.pool != nil {
+			place.Pool = m.peer.pool.number
+		}
+		if err := m.setNewest(); err != nil {
+			return err
 		}
 		if err := k.objs.Places.Put(int32(m.e.Doorbell), place); err != nil {
 			return fmt.Errorf("bind a doorbell: %w", err)
@@ -285,12 +309,15 @@ func (k *Program) Open(ends [2]*engine.End, size uint64) error {
 }
 
 // newMap creates an array of one value of size bytes that processes can mmap.
-func newMap(size uint64) (*ebpf.Map, error) {
+func newMap(size uint64) (*ebpf.Map, error) { return newArray(size, 1) }
+
+// newArray creates an array of values of size bytes that processes can mmap.
+func newArray(size uint64, values uint32) (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
-		Type: ebpf.Array, KeySize: 4, ValueSize: uint32(size), MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
+		Type: ebpf.Array, KeySize: 4, ValueSize: uint32(size), MaxEntries: values, Flags: unix.BPF_F_MMAPABLE,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("create a map of %d bytes: %w", size, err)
+		return nil, fmt.Errorf("create a map of %d bytes: %w", uint64(values)*size, err)
 	}
 	return m, nil
 }
@@ -313,8 +340,13 @@ func (m *Memory) makePage() (err error) {
 	return err
 }
 
-// makeRing creates the first ring that this end receives from.
+// makeRing creates the first ring that this end receives from. Without a size that is any ring of
+// its pool, which it does not map.
 func (m *Memory) makeRing(size uint64) error {
+	if size == 0 {
+		m.rings = append(m.rings, ring{mapInSlot{taken: true}, poolRing})
+		return nil
+	}
 	m.classes[classOf(size)] = true
 	r, err := m.k.newMemory(m.k.rings()[classOf(size)], m.slot, size)
 	if err == nil {
@@ -324,8 +356,14 @@ func (m *Memory) makeRing(size uint64) error {
 }
 
 func (m *Memory) Files() ([]int, uint64) {
+	if m.IsPooled() {
+		return []int{m.page.file()}, poolRing
+	}
 	return []int{m.page.file(), m.rings[0].file()}, m.rings[0].size
 }
+
+// IsPooled reports whether the end was made without a ring of its own.
+func (m *Memory) IsPooled() bool { return m.pool != nil }
 
 // Mapped has the program send to a larger ring once the end has mapped it.
 func (m *Memory) Mapped(generation uint32) error {
@@ -465,25 +503,32 @@ func (m *Memory) closeMaps() {
 	}
 }
 
-// reapPause is the time before a failed reap is repeated.
-const reapPause = time.Second
-
-// reap frees a slot. It repeats what fails, such as for want of memory.
+// reap frees a slot.
 func (k *Program) reap(m *Memory) {
 	k.reaps <- struct{}{}
 	defer func() { <-k.reaps }()
-	for !k.empty(m) {
+	if !k.repeat(func() bool { return k.empty(m) }) {
+		return
+	}
+	k.free(&k.slots, m.slot)
+}
+
+// repeatPause is the time before what has failed is repeated.
+const repeatPause = time.Second
+
+// repeat repeats what fails, such as for want of memory. It reports false if the program is closed
+// before.
+func (k *Program) repeat(done func() bool) bool {
+	for !done() {
 		k.mu.Lock()
 		over := k.over
 		k.mu.Unlock()
 		if over {
-			return
+			return false
 		}
-		time.Sleep(reapPause)
+		time.Sleep(repeatPause)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.slots = append(k.slots, m.slot)
+	return true
 }
 
 // empty deletes the entries of a slot. A deletion from a map of maps waits for the programs

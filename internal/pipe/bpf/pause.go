@@ -34,9 +34,17 @@ func (k *Program) restrict(bell int) (cookie uint64, err error) {
 // pausedBit is PAUSED of pipe_copy.bpf.c.
 const pausedBit = 0x80
 
+// state is the newest ring as the program has it: generation and class.
+func (m *Memory) state() uint32 {
+	if m.pool != nil && m.newest == 0 {
+		return classPool
+	}
+	return m.newest<<8 | classOf(m.rings[m.newest].size)
+}
+
 // setNewest tells the program to which ring it may send, and whether it may.
 func (m *Memory) setNewest() error {
-	state := m.newest<<8 | classOf(m.rings[m.newest].size)
+	state := m.state()
 	if m.paused {
 		state |= pausedBit
 	}

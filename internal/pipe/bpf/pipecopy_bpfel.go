@@ -23,19 +23,27 @@ type pipecopyPlace struct {
 	_        structs.HostLayout
 	Head     uint64
 	SwitchAt uint64
+	Holder   uint64
 	Ring     uint32
 	Fin      uint32
 	Slot     uint32
 	Peer     uint32
+	Pool     uint32
+	Lent     uint32
+	Index    uint32
+	_        [4]byte
 }
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	pipecopyMapChunks         = "chunks"
+	pipecopyMapHolders        = "holders"
 	pipecopyMapNewest         = "newest"
 	pipecopyMapPages          = "pages"
 	pipecopyMapPlaces         = "places"
+	pipecopyMapPools          = "pools"
 	pipecopyMapRings1m        = "rings_1m"
 	pipecopyMapRings256k      = "rings_256k"
 	pipecopyMapRings4m        = "rings_4m"
@@ -97,9 +105,12 @@ type pipecopyProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type pipecopyMapSpecs struct {
+	Chunks    *ebpf.MapSpec `ebpf:"chunks"`
+	Holders   *ebpf.MapSpec `ebpf:"holders"`
 	Newest    *ebpf.MapSpec `ebpf:"newest"`
 	Pages     *ebpf.MapSpec `ebpf:"pages"`
 	Places    *ebpf.MapSpec `ebpf:"places"`
+	Pools     *ebpf.MapSpec `ebpf:"pools"`
 	Rings1m   *ebpf.MapSpec `ebpf:"rings_1m"`
 	Rings256k *ebpf.MapSpec `ebpf:"rings_256k"`
 	Rings4m   *ebpf.MapSpec `ebpf:"rings_4m"`
@@ -133,9 +144,12 @@ func (o *pipecopyObjects) Close() error {
 //
 // It can be passed to loadPipecopyObjects or ebpf.CollectionSpec.LoadAndAssign.
 type pipecopyMaps struct {
+	Chunks    *ebpf.Map `ebpf:"chunks"`
+	Holders   *ebpf.Map `ebpf:"holders"`
 	Newest    *ebpf.Map `ebpf:"newest"`
 	Pages     *ebpf.Map `ebpf:"pages"`
 	Places    *ebpf.Map `ebpf:"places"`
+	Pools     *ebpf.Map `ebpf:"pools"`
 	Rings1m   *ebpf.Map `ebpf:"rings_1m"`
 	Rings256k *ebpf.Map `ebpf:"rings_256k"`
 	Rings4m   *ebpf.Map `ebpf:"rings_4m"`
@@ -145,9 +159,12 @@ type pipecopyMaps struct {
 
 func (m *pipecopyMaps) Close() error {
 	return _PipecopyClose(
+		m.Chunks,
+		m.Holders,
 		m.Newest,
 		m.Pages,
 		m.Places,
+		m.Pools,
 		m.Rings1m,
 		m.Rings256k,
 		m.Rings4m,

@@ -8,6 +8,12 @@ const line = 128 // bytes between counters of different writers: two cache lines
 
 const mostLoans = 64 // per page
 
+const poolChunks = 256
+
+const chunkRings = 64
+
+const poolRing = 65536 // bytes
+
 // State that one end publishes and only it writes. Positions count bytes from the
 // connection's start: the ring holds own head - peer's tail bytes.
 type side struct {

@@ -1,0 +1,216 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe/engine"
+)
+
+// Of pools, as libsconpipe/src/page.h has them.
+const (
+	poolChunks = 256
+	chunkRings = 64
+	poolRing   = engine.SmallestRing // bytes
+
+	// InPool is in the generation of an end's first ring if it is one of a pool.
+	InPool = 1 << 31
+)
+
+// ChunkBytes is the size of a chunk of a pool in bytes.
+const ChunkBytes = chunkRings * poolRing
+
+// Processes that have pools, and chunks of these.
+const (
+	mostPools  = 1024
+	mostChunks = 4096
+)
+
+// classPool is CLASS_POOL of pipe_copy.bpf.c.
+const classPool = 4
+
+// Pool is the rings that connections of one process receive from by turns: one holds a ring while
+// bytes of it are unread. Only that process maps them. There are as many as connections, at most,
+// rounded up to a chunk.
+type Pool struct {
+	k      *Program
+	number uint32
+	chunks []chunk
+	making bool // a chunk; guarded by the broker's lock
+	ends   int  // that receive from it; guarded by the broker's lock
+	closed bool // guarded by the broker's lock
+}
+
+// chunk is some rings of a pool.
+type chunk struct {
+	number uint32
+	memory *ebpf.Map // nil once the process has it
+}
+
+// NewPool creates a pool with a chunk. It waits for running programs, 10 ms and more. ENOBUFS:
+// there are too many. The broker's lock must not be held.
+func (k *Program) NewPool() (*Pool, error) {
+	p := &Pool{k: k}
+	number, err := k.number(&k.pools)
+	if err != nil {
+		return nil, err
+	}
+	p.number = number
+	c, err := p.makeChunk()
+	if err == nil {
+		err = p.add(c)
+	}
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// number takes a number from those that are free.
+func (k *Program) number(free *[]uint32) (uint32, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	last := len(*free) - 1
+	if last < 0 {
+		return 0, fmt.Errorf("all pools of rings, or chunks of these, are in use: %w", unix.ENOBUFS)
+	}
+	n := (*free)[last]
+	*free = (*free)[:last]
+	return n, nil
+}
+
+// makeChunk creates a chunk that no pool has yet.
+func (p *Pool) makeChunk() (c chunk, err error) {
+	if c.number, err = p.k.number(&p.k.chunks); err != nil {
+		return c, err
+	}
+	if c.memory, err = newArray(poolRing, chunkRings); err == nil {
+		err = p.k.objs.Chunks.Put(c.number, uint32(c.memory.FD()))
+	}
+	if err != nil {
+		p.k.dropChunk(c)
+		return c, fmt.Errorf("store rings of a pool: %w", err)
+	}
+	return c, nil
+}
+
+// add lets the program lend the rings of a chunk.
+func (p *Pool) add(c chunk) error {
+	if err := p.k.objs.Pools.Put(p.number*poolChunks+uint32(len(p.chunks)), c.number+1); err != nil {
+		p.k.dropChunk(c)
+		return fmt.Errorf("enlarge a pool of rings: %w", err)
+	}
+	p.chunks = append(p.chunks, c)
+	return nil
+}
+
+// Join counts an end that receives from the pool, and Leave one that does no more. The lock is
+// held.
+func (p *Pool) Join()  { p.ends++ }
+func (p *Pool) Leave() { p.ends-- }
+
+// Grow enlarges the pool, unless there is a ring for each end. It waits for running programs.
+// EBUSY: another call does it. The broker's lock must not be held.
+func (p *Pool) Grow() error {
+	lock := p.k.lock
+	lock.Lock()
+	defer lock.Unlock()
+	switch {
+	case p.closed:
+		return unix.ECONNRESET
+	case p.making:
+		return unix.EBUSY
+	case len(p.chunks)*chunkRings >= p.ends || len(p.chunks) == poolChunks:
+		return nil
+	}
+	p.making = true
+	lock.Unlock()
+	c, err := p.makeChunk()
+	lock.Lock()
+	p.making = false
+	if err == nil && p.closed {
+		p.k.dropChunk(c)
+		err = unix.ECONNRESET
+	}
+	if err != nil {
+		return err
+	}
+	return p.add(c)
+}
+
+// Chunk returns the memory of a chunk, for the process to map. EINVAL: there is none with that
+// index; EALREADY: the process has it. The lock is held.
+func (p *Pool) Chunk(index uint32) (fd int, err error) {
+	if index >= uint32(len(p.chunks)) {
+		return -1, unix.EINVAL
+	}
+	if p.chunks[index].memory == nil {
+		return -1, unix.EALREADY
+	}
+	return p.chunks[index].memory.FD(), nil
+}
+
+// Given closes the file of a chunk, after the process has received it. The lock is held.
+func (p *Pool) Given(index uint32) { p.chunks[index].close() }
+
+func (c *chunk) close() {
+	if c.memory != nil {
+		c.memory.Close()
+		c.memory = nil
+	}
+}
+
+// Close releases the pool, when Stop was called for all ends that receive from it. The lock is
+// held.
+func (p *Pool) Close() {
+	p.closed = true
+	for i := range p.chunks {
+		_ = p.k.objs.Pools.Put(p.number*poolChunks+uint32(i), uint32(0)) // of an array: cannot fail
+	}
+	for _, c := range p.chunks {
+		p.k.dropChunk(c)
+	}
+	p.k.free(&p.k.pools, p.number)
+}
+
+// dropChunk releases a chunk. The deletion waits for the programs that may have looked it up.
+func (k *Program) dropChunk(c chunk) {
+	c.close()
+	k.behind.Go(func() {
+		if k.repeat(func() bool { return k.emptyChunk(c.number) }) {
+			k.free(&k.chunks, c.number)
+		}
+	})
+}
+
+func (k *Program) emptyChunk(number uint32) bool {
+	if err := k.objs.Chunks.Delete(number); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false
+	}
+	for i := range uint32(chunkRings) {
+		if k.objs.Holders.Put(number*chunkRings+i, uint64(0)) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// free gives back a number.
+func (k *Program) free(to *[]uint32, number uint32) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	*to = append(*to, number)
+}
+
+// numbers returns those below n.
+func numbers(n uint32) []uint32 {
+	all := make([]uint32, n)
+	for i := range all {
+		all[i] = n - 1 - uint32(i)
+	}
+	return all
+}

@@ -1,0 +1,109 @@
+package pipe_test
+
+import (
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/pipe"
+)
+
+// inPool is IN_POOL of libsconpipe/src/page.h.
+const inPool = 1 << 31
+
+// openPooled opens connections of two sessions until both ends of one receive from pools.
+func openPooled(t *testing.T, socket string) (a, b client, first, pooled [2]answer) {
+	t.Helper()
+	a, b = greeted(t, socket), greeted(t, socket)
+	first[0], first[1] = connect(a, b, pipe.BPF)
+	eventually(t, "a connection with rings of pools", func() bool {
+		pooled[0], pooled[1] = connect(a, b, pipe.BPF)
+		return pooled[0].number&pooled[1].number&inPool != 0
+	})
+	return a, b, first, pooled
+}
+
+// A process gets the rings of its own pool, once, and has no more of them made than it has
+// connections.
+func TestHostilePool(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	br, socket := serve(t, nil)
+	a, b, first, pooled := openPooled(t, socket)
+	for _, c := range []struct {
+		who  client
+		m    message
+		want unix.Errno
+	}{
+		{b, message{op: opChunk, arg: 1}, unix.EINVAL},
+		{b, message{op: opChunk, arg: 1<<32 - 1}, unix.EINVAL},
+		{b, message{op: opChunk}, 0},
+		{b, message{op: opChunk}, unix.EALREADY},
+		{greeted(t, socket), message{op: opChunk}, unix.EINVAL},
+		{a, message{op: opMoreRings, id: pooled[1].id}, unix.EBADF},
+		{a, message{op: opMoreRings, id: first[0].id}, unix.EINVAL},
+	} {
+		if got := c.who.ask(c.m); got.errno != c.want {
+			t.Errorf("%+v: %v, want %v", c.m, got.errno, c.want)
+		}
+	}
+	before := br.Status().MemoryBytes
+	for range 100 {
+		a.must(message{op: opMoreRings, id: pooled[0].id})
+	}
+	if got := b.ask(message{op: opChunk, arg: 1}); got.errno != unix.EINVAL {
+		t.Errorf("another chunk: %+v", got)
+	}
+	if after := br.Status().MemoryBytes; after != before {
+		t.Errorf("%d bytes, were %d", after, before)
+	}
+}
+
+// A receiver that misreports what it has read, or has got, harms nobody but itself.
+func TestHostilePoolReader(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	a, b, _, liar := openPooled(t, socket)
+	page, err := unix.Mmap(liar[1].files[1], 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(page) })
+	got := b.ask(message{op: opChunk})
+	if got.errno != 0 || len(got.files) != 1 {
+		t.Fatalf("%+v", got)
+	}
+	rings, err := unix.Mmap(got.files[0], 0, 64*ringAtStart, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(rings) })
+
+	src := memory(t, 4096)
+	send := func(from answer, c byte) error {
+		for i := range src {
+			src[i] = c
+		}
+		return submit(from.files[0], kindSend, addr(src), 4096, 32)
+	}
+	if err := send(liar[0], 'a'); err != nil || rings[0] != 'a' {
+		t.Fatalf("%v, %q", err, rings[0])
+	}
+	// What it has got is taken for unread: the ring stays its own.
+	atomic.StoreUint64(word(page, peerHead), 1<<40)
+	honest, _ := connect(a, b, pipe.BPF)
+	if err := send(honest, 'b'); err != nil || rings[0] != 'a' || rings[ringAtStart] != 'b' {
+		t.Errorf("%v, %q and %q", err, rings[0], rings[ringAtStart])
+	}
+	// It has read what nobody has sent: its connection ends, the other one goes on.
+	atomic.StoreUint64(word(page, ownTail), 1<<40)
+	if err := send(liar[0], 'c'); err != unix.ECONNRESET {
+		t.Errorf("%v, want %v", err, unix.ECONNRESET)
+	}
+	if err := send(honest, 'd'); err != nil || rings[ringAtStart+4096] != 'd' {
+		t.Errorf("%v, %q", err, rings[ringAtStart+4096])
+	}
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The pool: rings that this process's connections receive from by turns. The program of
+ * the engine bpf lends a connection one while bytes of it are unread
+ * (internal/pipe/bpf/pipe_copy.bpf.c). A child after fork does not inherit it.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "pipe.h"
+
+#define CHUNK ((size_t)CHUNK_RINGS * 2 * POOL_RING)
+
+struct pool {
+	int uses; /* by connections, and as the current one; guarded by the lock */
+	uint32_t serial; /* of the connection to the broker that it belongs to */
+	_Atomic(char *) chunks[POOL_CHUNKS]; /* NULL: not mapped yet */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pool *current; /* guarded by the lock */
+
+/* drop ends a use; it requires the lock. */
+static void drop(struct pool *p)
+{
+	int i;
+
+	if (--p->uses)
+		return;
+	for (i = 0; i < POOL_CHUNKS && p->chunks[i]; i++)
+		munmap(p->chunks[i], CHUNK);
+	free(p);
+}
+
+/* pool_get begins a use of the pool of a connection to the broker; NULL: no memory. */
+struct pool *pool_get(uint32_t serial)
+{
+	struct pool *p;
+
+	pthread_mutex_lock(&lock);
+	if (current && current->serial != serial) {
+		drop(current);
+		current = NULL;
+	}
+	if (!current) {
+		current = calloc(1, sizeof(*current));
+		if (current)
+			*current = (struct pool){ .uses = 1, .serial = serial };
+	}
+	p = current;
+	if (p)
+		p->uses++;
+	pthread_mutex_unlock(&lock);
+	return p;
+}
+
+void pool_put(struct pool *p)
+{
+	if (!p)
+		return;
+	pthread_mutex_lock(&lock);
+	drop(p);
+	pthread_mutex_unlock(&lock);
+}
+
+/* pool_forget runs in the child after fork: the parent's pool is not mapped there. */
+void pool_forget(void)
+{
+	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	current = NULL;
+}
+
+/* map_chunks maps the chunks up to the one with an index; it requires the lock. */
+static int map_chunks(struct pool *p, uint32_t index)
+{
+	int err = 0, file, count;
+	struct wire_reply a;
+	uint32_t i;
+
+	for (i = 0; i <= index && !err; i++) {
+		struct wire_request q = { .op = OP_CHUNK, .arg = i };
+
+		if (p->chunks[i])
+			continue;
+		count = 1;
+		err = session_call(&p->serial, &q, &a, &file, &count);
+		if (!err && count == 1)
+			p->chunks[i] = rings_map(file, POOL_RING, CHUNK_RINGS, false);
+		if (!err && !p->chunks[i])
+			err = -ENOMEM;
+		while (count > 0)
+			close((&file)[--count]);
+	}
+	return err;
+}
+
+/* pool_ring finds the ring that a generation names. */
+int pool_ring(struct pool *p, uint32_t generation, struct ring *r)
+{
+	uint32_t index = generation % (POOL_CHUNKS * CHUNK_RINGS),
+		 chunk = index / CHUNK_RINGS;
+	int err = 0;
+
+	if (!p->chunks[chunk]) {
+		pthread_mutex_lock(&lock);
+		err = map_chunks(p, chunk);
+		pthread_mutex_unlock(&lock);
+	}
+	if (err)
+		return err;
+	*r = (struct ring){ .base = p->chunks[chunk] +
+				    index % CHUNK_RINGS * 2 * (size_t)POOL_RING,
+			    .size = POOL_RING,
+			    .pooled = true };
+	return 0;
+}
