@@ -13,6 +13,12 @@ import (
 // inPool is IN_POOL of libsconpipe/src/page.h.
 const inPool = 1 << 31
 
+// Of the page: what the copying side announces.
+const (
+	peerSwitchAt   = peerHead + 8
+	peerGeneration = peerHead + 16
+)
+
 // openPooled opens connections of two sessions until both ends of one receive from pools.
 func openPooled(t *testing.T, socket string) (a, b client, first, pooled [2]answer) {
 	t.Helper()
@@ -23,6 +29,17 @@ func openPooled(t *testing.T, socket string) (a, b client, first, pooled [2]answ
 		return pooled[0].number&pooled[1].number&inPool != 0
 	})
 	return a, b, first, pooled
+}
+
+// pageOf maps the page of an end.
+func pageOf(t *testing.T, end answer) []byte {
+	t.Helper()
+	page, err := unix.Mmap(end.files[1], 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(page) })
+	return page
 }
 
 // A process gets the rings of its own pool, once, and has no more of them made than it has
@@ -67,11 +84,7 @@ func TestHostilePoolReader(t *testing.T) {
 	needBPF(t)
 	_, socket := serve(t, nil)
 	a, b, _, liar := openPooled(t, socket)
-	page, err := unix.Mmap(liar[1].files[1], 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Munmap(page) })
+	page := pageOf(t, liar[1])
 	got := b.ask(message{op: opChunk})
 	if got.errno != 0 || len(got.files) != 1 {
 		t.Fatalf("%+v", got)
@@ -105,5 +118,34 @@ func TestHostilePoolReader(t *testing.T) {
 	}
 	if err := send(honest, 'd'); err != nil || rings[ringAtStart+4096] != 'd' {
 		t.Errorf("%v, %q", err, rings[ringAtStart+4096])
+	}
+}
+
+// A receiver sees each ring that has bytes: the sender goes to a larger one only after the receiver
+// has read some of the ring before, which may have been announced after the larger one was mapped.
+func TestPoolRingIsSeen(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	_, b, _, pooled := openPooled(t, socket)
+	id, page, src := pooled[1].id, pageOf(t, pooled[1]), memory(t, 4096)
+	send := func() {
+		t.Helper()
+		if err := submit(pooled[0].files[0], kindSend, addr(src), 4096, 32); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send()
+	b.must(message{op: opGrow, id: id, size: 4 * ringAtStart})
+	eventually(t, "a larger ring", func() bool { return b.ask(message{op: opRing, id: id, arg: 1}).errno == 0 })
+	b.must(message{op: opMapped, id: id, arg: 1})
+	send()
+	if got := *word(page, peerGeneration); got&inPool == 0 {
+		t.Errorf("generation %#x hides the ring of the first bytes", got)
+	}
+	store(page, ownTail, 1)
+	send()
+	if got, at := uint32(*word(page, peerGeneration)), *word(page, peerSwitchAt); got != 1 || at != 2*4096 {
+		t.Errorf("generation %#x at %d, want 1 at %d", got, at, 2*4096)
 	}
 }

@@ -276,11 +276,12 @@ always_inline void announce(struct place *p, struct page *own, struct page *peer
 	WRITE_ONCE(own->size, size_of(p->ring));
 }
 
-/* Switches to a larger ring when the peer has emptied the one before the current. */
+/* Switches to a larger ring once the peer has read bytes of the current one: it sees each
+ * ring that has bytes. */
 always_inline void switch_ring(struct place *p, struct page *own, struct page *peer,
 			       __u64 tail, __u32 newest_ring)
 {
-	if (newest_ring == p->ring || tail < p->switch_at)
+	if (newest_ring == p->ring || tail <= p->switch_at)
 		return;
 	p->ring = newest_ring;
 	p->switch_at = p->head;
