@@ -350,7 +350,7 @@ static long take(__u32 index, struct search *s)
  * nobody has taken it, else the first that has been read. Of these few are in use, and
  * always the same. Sets whether it is another one.
  */
-always_inline int borrow(struct place *p, __u64 tail, int *another)
+always_inline int borrow(struct place *p, struct page *peer, int *another)
 {
 	struct search s = { .place = p };
 	__u64 *holder = holder_of(p->lent);
@@ -363,8 +363,10 @@ always_inline int borrow(struct place *p, __u64 tail, int *another)
 		return 0;
 	}
 	p->holder = 0;
-	if (tail != p->head)
-		return -ECONNRESET; /* the peer had read all of the ring that it lost */
+	/* The peer had read all of the ring that it lost: maybe since the look at its
+	 * room. */
+	if (READ_ONCE(peer->own.tail) != p->head)
+		return -ECONNRESET;
 	bpf_loop(POOL_CHUNKS * CHUNK_RINGS, take, &s, 0);
 	*another = 1;
 	return s.found ? 0 : -ENOBUFS;
@@ -402,9 +404,9 @@ always_inline __u32 in_pool(const struct place *p)
  * each one.
  */
 always_inline int send_by_pool(struct place *p, struct page *own, struct page *peer,
-			       __u64 tail, __u32 n, __u64 src)
+			       __u32 n, __u64 src)
 {
-	int another, err = borrow(p, tail, &another);
+	int another, err = borrow(p, peer, &another);
 
 	if (err)
 		return err;
@@ -442,7 +444,7 @@ always_inline int send(struct place *p, struct page *own, struct page *peer,
 	if (!n)
 		return -EAGAIN;
 	if ((p->ring & CLASS) == CLASS_POOL)
-		return send_by_pool(p, own, peer, tail, n, src);
+		return send_by_pool(p, own, peer, n, src);
 	n = copy(p, n, src);
 	if (!n)
 		return -EFAULT;
