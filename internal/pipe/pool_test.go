@@ -1,6 +1,7 @@
 package pipe_test
 
 import (
+	"errors"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -147,5 +148,29 @@ func TestPoolRingIsSeen(t *testing.T) {
 	send()
 	if got, at := uint32(*word(page, peerGeneration)), *word(page, peerSwitchAt); got != 1 || at != 2*4096 {
 		t.Errorf("generation %#x at %d, want 1 at %d", got, at, 2*4096)
+	}
+}
+
+// A ring is held by bytes only: a sender of which no byte could be copied keeps none from others.
+func TestPoolRingsOfFailedCopies(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	a, b, _, failing := openPooled(t, socket)
+	other, to := connect(a, b, pipe.BPF)
+	page, src := pageOf(t, to), memory(t, 4096)
+	send := func(from answer, src uintptr, want error) {
+		t.Helper()
+		if err := submit(from.files[0], kindSend, src, 1, 32); !errors.Is(err, want) {
+			t.Fatalf("%v, want %v", err, want)
+		}
+	}
+	send(other, addr(src), nil)      // to the first ring
+	send(failing[0], 1, unix.EFAULT) // to the second one
+	store(page, ownTail, 1)          // the first one is read
+	send(failing[0], addr(src), nil) // to the first one
+	send(other, addr(src), nil)      // to the second one, which has no bytes
+	if got := *word(page, peerGeneration) % (1 << 14); got != 1 {
+		t.Errorf("ring %d, want 1", got)
 	}
 }

@@ -67,7 +67,7 @@ func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the BPF object: %w", err)
 	}
-	for _, name := range []string{"pages", "newest", "rings_64k", "rings_256k", "rings_1m", "rings_4m"} {
+	for _, name := range []string{"pages", "newest", "held", "rings_64k", "rings_256k", "rings_1m", "rings_4m"} {
 		spec.Maps[name].MaxEntries = mostSlots + 1 // the last entry is for Quiesce
 	}
 	spec.Maps["silent"].MaxEntries = mostSlots
@@ -298,8 +298,8 @@ func (k *Program) Open(ends [2]*engine.End, size uint64, pools [2]*Pool) error {
 		if m.peer.pool != nil {
 			place.Pool = m.peer.pool.number
 		}
-		if err := m.setNewest(); err != nil {
-			return err
+		if err := errors.Join(m.setNewest(), k.objs.Held.Put(m.slot, uint32(0))); err != nil {
+			return fmt.Errorf("prepare an end: %w", err)
 		}
 		if err := k.objs.Places.Put(int32(m.e.Doorbell), place); err != nil {
 			return fmt.Errorf("bind a doorbell: %w", err)

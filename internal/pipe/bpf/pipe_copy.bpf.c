@@ -133,6 +133,16 @@ struct {
 	__type(value, __u64);
 } holders SEC(".maps");
 
+/* By slot of a receiving end, the ring that it holds, plus 1; 0: none. A holder that
+ * holds another one is an end that is gone, or one for which nothing was copied. The
+ * program writes; the broker clears it for a new end. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} held SEC(".maps");
+
 /* A copy in progress. */
 struct copy {
 	__u64 src;
@@ -301,14 +311,14 @@ always_inline __u64 *holder_of(__u32 ring)
  * Whether the end that holds a ring has read all that was sent to it, or is gone. Its
  * process can write both words, and so lose bytes of its own.
  */
-always_inline int is_read(__u64 holder)
+always_inline int is_read(__u64 holder, __u32 ring)
 {
-	__u32 slot = (__u32)holder >> 1;
+	__u32 slot = ((__u32)holder >> 1) - 1, *holds = bpf_map_lookup_elem(&held, &slot);
 	struct page *page;
 
-	if (!slot)
+	if (!holds || READ_ONCE(*holds) != ring + 1)
 		return 1;
-	page = value_of(&pages, slot - 1);
+	page = value_of(&pages, slot);
 	return !page || READ_ONCE(page->own.tail) == READ_ONCE(page->peer.head);
 }
 
@@ -323,21 +333,23 @@ static long take(__u32 index, struct search *s)
 {
 	struct place *p = s->place;
 	__u32 at = p->pool * POOL_CHUNKS + index / CHUNK_RINGS, ring;
-	__u32 *chunk = bpf_map_lookup_elem(&pools, &at);
+	__u32 *chunk = bpf_map_lookup_elem(&pools, &at), slot = p->peer, *holds;
 	__u64 *holder, was, is;
 
 	if (!chunk || !*chunk)
 		return 1;
 	ring = (*chunk - 1) * CHUNK_RINGS + index % CHUNK_RINGS;
 	holder = holder_of(ring);
-	if (!holder)
+	holds = bpf_map_lookup_elem(&held, &slot);
+	if (!holder || !holds)
 		return 1;
 	was = READ_ONCE(*holder);
-	if (was & BUSY || !is_read(was))
+	if (was & BUSY || !is_read(was, ring))
 		return 0;
 	is = (was & ~(TURN - 1)) + TURN + (((__u64)p->peer + 1) << 1) + BUSY;
 	if (__sync_val_compare_and_swap(holder, was, is) != was)
 		return 0;
+	WRITE_ONCE(*holds, ring + 1); /* leave is a full barrier */
 	p->holder = is;
 	p->lent = ring;
 	p->index = index;

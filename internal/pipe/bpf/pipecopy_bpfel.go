@@ -39,6 +39,7 @@ type pipecopyPlace struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	pipecopyMapChunks         = "chunks"
+	pipecopyMapHeld           = "held"
 	pipecopyMapHolders        = "holders"
 	pipecopyMapNewest         = "newest"
 	pipecopyMapPages          = "pages"
@@ -106,6 +107,7 @@ type pipecopyProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type pipecopyMapSpecs struct {
 	Chunks    *ebpf.MapSpec `ebpf:"chunks"`
+	Held      *ebpf.MapSpec `ebpf:"held"`
 	Holders   *ebpf.MapSpec `ebpf:"holders"`
 	Newest    *ebpf.MapSpec `ebpf:"newest"`
 	Pages     *ebpf.MapSpec `ebpf:"pages"`
@@ -145,6 +147,7 @@ func (o *pipecopyObjects) Close() error {
 // It can be passed to loadPipecopyObjects or ebpf.CollectionSpec.LoadAndAssign.
 type pipecopyMaps struct {
 	Chunks    *ebpf.Map `ebpf:"chunks"`
+	Held      *ebpf.Map `ebpf:"held"`
 	Holders   *ebpf.Map `ebpf:"holders"`
 	Newest    *ebpf.Map `ebpf:"newest"`
 	Pages     *ebpf.Map `ebpf:"pages"`
@@ -160,6 +163,7 @@ type pipecopyMaps struct {
 func (m *pipecopyMaps) Close() error {
 	return _PipecopyClose(
 		m.Chunks,
+		m.Held,
 		m.Holders,
 		m.Newest,
 		m.Pages,
