@@ -24,6 +24,7 @@ func (c *connection) joinPools() {
 	for i, e := range c.ends {
 		if p := e.owner.rings(); p != nil {
 			p.Join()
+			e.owner.recountRings()
 			c.pools[i] = p
 		}
 	}
@@ -31,9 +32,10 @@ func (c *connection) joinPools() {
 
 // leavePools ends that. The lock is held.
 func (c *connection) leavePools() {
-	for _, p := range c.pools {
+	for i, p := range c.pools {
 		if p != nil {
 			p.Leave()
+			c.ends[i].owner.recountRings()
 		}
 	}
 	c.pools = [2]*bpf.Pool{}
@@ -46,7 +48,7 @@ func (s *session) rings() *bpf.Pool {
 	if s.pool != nil || s.pooling || s.over || len(s.ends) < fewestPooled {
 		return s.pool
 	}
-	if b.ledger.Take(s.owner, quota.Memory, bpf.ChunkBytes) != nil {
+	if s.chargeRings() != nil {
 		return nil
 	}
 	s.pooling = true
@@ -62,7 +64,7 @@ func (s *session) rings() *bpf.Pool {
 		}
 		if err != nil {
 			b.log.Debug("pipe: make a pool of rings", "pid", s.party.PID, "error", err)
-			b.ledger.Give(s.owner, quota.Memory, bpf.ChunkBytes)
+			s.chargeRingsFor(0, 0)
 			return
 		}
 		s.pool = p
@@ -74,9 +76,36 @@ func (s *session) rings() *bpf.Pool {
 func (s *session) dropRings() {
 	if s.pool != nil {
 		s.pool.Close()
-		s.b.ledger.Give(s.owner, quota.Memory, bpf.ChunkBytes)
 		s.pool = nil
+		s.chargeRingsFor(0, 0)
 	}
+}
+
+// chargeRings charges a pool with one chunk, whose file is open. The lock is held.
+func (s *session) chargeRings() error {
+	if err := s.b.ledger.Take(s.owner, quota.Memory, bpf.ChunkBytes); err != nil {
+		return err
+	}
+	if err := s.b.ledger.Take(s.owner, quota.Files, 1); err != nil {
+		s.b.ledger.Give(s.owner, quota.Memory, bpf.ChunkBytes)
+		return err
+	}
+	s.poolBytes, s.poolFiles = bpf.ChunkBytes, 1
+	return nil
+}
+
+// recountRings corrects what is charged for the pool: chunks stay when ends leave. The lock is
+// held.
+func (s *session) recountRings() {
+	if s.pool != nil {
+		s.chargeRingsFor(s.pool.Uncovered())
+	}
+}
+
+func (s *session) chargeRingsFor(bytes, files int64) {
+	s.b.ledger.Force(s.owner, quota.Memory, bytes-s.poolBytes)
+	s.b.ledger.Force(s.owner, quota.Files, files-s.poolFiles)
+	s.poolBytes, s.poolFiles = bytes, files
 }
 
 // chunk returns the memory of a chunk of the process's pool.
@@ -95,33 +124,43 @@ func (s *session) chunk(index uint32) (answer reply, err error) {
 		return reply{}, err
 	}
 	s.pool.Given(index)
+	s.recountRings()
 	return answer, nil
 }
 
 // moreRings enlarges the pool that the peer of an end receives from.
 func (s *session) moreRings(id uint32) error {
-	p, err := s.poolOfPeer(id)
+	p, owner, err := s.poolOfPeer(id)
 	if err != nil {
 		return err
 	}
-	if err := p.Grow(); err != nil {
+	ledger := s.b.ledger
+	if err := ledger.Take(owner.owner, quota.Files, 1); err != nil { // of the chunk, while it is made
+		return err
+	}
+	err = p.Grow()
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	ledger.Give(owner.owner, quota.Files, 1)
+	owner.recountRings()
+	if err != nil {
 		return fmt.Errorf("enlarge a pool of rings: %w", err)
 	}
 	return nil
 }
 
-func (s *session) poolOfPeer(id uint32) (*bpf.Pool, error) {
+// poolOfPeer returns the pool that the peer of an end receives from, and its process.
+func (s *session) poolOfPeer(id uint32) (*bpf.Pool, *session, error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	e := s.ends[id]
 	if e == nil {
-		return nil, unix.EBADF
+		return nil, nil, unix.EBADF
 	}
-	c := e.connection
-	for i, peer := range c.ends {
-		if peer != e && c.pools[i] != nil {
-			return c.pools[i], nil
+	for i, peer := range e.connection.ends {
+		if p := e.connection.pools[i]; peer != e && p != nil {
+			return p, peer.owner, nil
 		}
 	}
-	return nil, unix.EINVAL
+	return nil, nil, unix.EINVAL
 }

@@ -174,3 +174,41 @@ func TestPoolRingsOfFailedCopies(t *testing.T) {
 		t.Errorf("ring %d, want 1", got)
 	}
 }
+
+// What a pool has stays charged to its process when the connections end for which it was enlarged.
+func TestPoolCharged(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	const chunkBytes = 64 * ringAtStart
+	br, socket := serve(t, nil)
+	a, b, first, pooled := openPooled(t, socket)
+	made := [][2]answer{first, pooled}
+	enlarged := func() bool { return b.ask(message{op: opChunk, arg: 1}).errno == 0 }
+	for range 100 {
+		from, to := connect(a, b, pipe.BPF)
+		made = append(made, [2]answer{from, to})
+	}
+	files := br.Files()
+	a.must(message{op: opMoreRings, id: pooled[0].id})
+	if got := br.Files(); got != files+1 {
+		t.Errorf("%d files with a chunk that is not mapped, want %d", got, files+1)
+	}
+	if !enlarged() {
+		t.Fatal("no second chunk")
+	}
+	if got := br.Files(); got != files {
+		t.Errorf("%d files, want %d", got, files)
+	}
+	for _, ends := range made {
+		a.must(message{op: opClose, id: ends[0].id})
+		b.must(message{op: opClose, id: ends[1].id})
+	}
+	// openPooled has made others.
+	rest := int64(len(br.Status().Connections)) * 2 * ringAtStart
+	if got := br.Status().MemoryBytes; got < 3*chunkBytes || got > 3*chunkBytes+rest {
+		t.Errorf("%d bytes are charged for three chunks, want %d", got, 3*chunkBytes)
+	}
+	a.conn.Close()
+	b.conn.Close()
+	eventually(t, "the end of all charges", func() bool { return br.Status().MemoryBytes == 0 && br.Files() == 0 })
+}

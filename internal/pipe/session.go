@@ -38,6 +38,8 @@ type session struct {
 
 	pool    *bpf.Pool // of rings; nil: none
 	pooling bool      // it is being made
+
+	poolBytes, poolFiles int64 // charged for it beside its ends' rings
 }
 
 // Party is a process at one end of a connection.

@@ -113,6 +113,18 @@ func (p *Pool) add(c chunk) error {
 func (p *Pool) Join()  { p.ends++ }
 func (p *Pool) Leave() { p.ends-- }
 
+// Uncovered returns the bytes of the pool that are not charged as its ends' rings, whose charges
+// cover the chunks after the first one, and how many files of chunks are open. The lock is held.
+func (p *Pool) Uncovered() (bytes, files int64) {
+	covered := min(p.ends, (len(p.chunks)-1)*chunkRings)
+	for _, c := range p.chunks {
+		if c.memory != nil {
+			files++
+		}
+	}
+	return int64(len(p.chunks))*ChunkBytes - int64(covered)*poolRing, files
+}
+
 // Grow enlarges the pool, unless there is a ring for each end. It waits for running programs.
 // EBUSY: another call does it. The broker's lock must not be held.
 func (p *Pool) Grow() error {
