@@ -34,13 +34,14 @@ static void drop(struct pool *p)
 	free(p);
 }
 
-/* pool_get begins a use of the pool of a connection to the broker; NULL: no memory. */
-struct pool *pool_get(uint32_t serial)
+/* pool_get begins a use of the pool of a connection to the broker. -ECONNABORTED: there
+ * is a later one, whose pool stays the current one: its chunks can be had once only. */
+int pool_get(struct pool **p, uint32_t serial)
 {
-	struct pool *p;
+	int err = 0;
 
 	pthread_mutex_lock(&lock);
-	if (current && current->serial != serial) {
+	if (current && (int32_t)(serial - current->serial) > 0) {
 		drop(current);
 		current = NULL;
 	}
@@ -49,11 +50,16 @@ struct pool *pool_get(uint32_t serial)
 		if (current)
 			*current = (struct pool){ .uses = 1, .serial = serial };
 	}
-	p = current;
-	if (p)
-		p->uses++;
+	if (!current)
+		err = -ENOMEM;
+	else if (current->serial != serial)
+		err = -ECONNABORTED;
+	if (!err) {
+		*p = current;
+		current->uses++;
+	}
 	pthread_mutex_unlock(&lock);
-	return p;
+	return err;
 }
 
 void pool_put(struct pool *p)
