@@ -120,12 +120,7 @@ func (s *session) chunk(index uint32) (answer reply, err error) {
 		return answer, err
 	}
 	answer.files = []int{fd}
-	if err := s.keep(&answer, nil); err != nil {
-		return reply{}, err
-	}
-	s.pool.Given(index)
-	s.recountRings()
-	return answer, nil
+	return answer, s.keep(&answer, nil)
 }
 
 // moreRings enlarges the pool that the peer of an end receives from.

@@ -88,7 +88,8 @@ static int map_all(struct conn *c, const struct wire_reply *a, const int *files)
 		c->tx.size = a->size;
 	if (in_pool(a)) {
 		c->rx.size = a->size;
-		err = pool_get(&c->pool, c->serial);
+		c->pool = pool_get(c->serial);
+		err = c->pool ? 0 : -ENOMEM;
 	} else if (!err && gets) {
 		err = ring_map(&c->rx, *files, a->size, false);
 	}

@@ -227,7 +227,7 @@ static inline char *ring_at(const struct ring *r, uint64_t pos)
 
 /* pool.c: the rings that connections receive from by turns. */
 struct pool;
-int pool_get(struct pool **p, uint32_t serial);
+struct pool *pool_get(uint32_t serial);
 void pool_put(struct pool *p);
 void pool_forget(void);
 int pool_ring(struct pool *p, uint32_t generation, struct ring *r);

@@ -29,19 +29,19 @@ static void drop(struct pool *p)
 
 	if (--p->uses)
 		return;
-	for (i = 0; i < POOL_CHUNKS && p->chunks[i]; i++)
-		munmap(p->chunks[i], CHUNK);
+	for (i = 0; i < POOL_CHUNKS; i++)
+		if (p->chunks[i])
+			munmap(p->chunks[i], CHUNK);
 	free(p);
 }
 
-/* pool_get begins a use of the pool of a connection to the broker. -ECONNABORTED: there
- * is a later one, whose pool stays the current one: its chunks can be had once only. */
-int pool_get(struct pool **p, uint32_t serial)
+/* pool_get begins a use of the pool of a connection to the broker; NULL: no memory. */
+struct pool *pool_get(uint32_t serial)
 {
-	int err = 0;
+	struct pool *p;
 
 	pthread_mutex_lock(&lock);
-	if (current && (int32_t)(serial - current->serial) > 0) {
+	if (current && current->serial != serial) {
 		drop(current);
 		current = NULL;
 	}
@@ -50,16 +50,11 @@ int pool_get(struct pool **p, uint32_t serial)
 		if (current)
 			*current = (struct pool){ .uses = 1, .serial = serial };
 	}
-	if (!current)
-		err = -ENOMEM;
-	else if (current->serial != serial)
-		err = -ECONNABORTED;
-	if (!err) {
-		*p = current;
-		current->uses++;
-	}
+	p = current;
+	if (p)
+		p->uses++;
 	pthread_mutex_unlock(&lock);
-	return err;
+	return p;
 }
 
 void pool_put(struct pool *p)
@@ -78,27 +73,25 @@ void pool_forget(void)
 	current = NULL;
 }
 
-/* map_chunks maps the chunks up to the one with an index; it requires the lock. */
-static int map_chunks(struct pool *p, uint32_t index)
+/* map_chunk maps a chunk, which another thread may do at the same time. */
+static int map_chunk(struct pool *p, uint32_t index)
 {
-	int err = 0, file, count;
+	struct wire_request q = { .op = OP_CHUNK, .arg = index };
+	char *none = NULL, *base = NULL;
+	int file, count = 1, err;
 	struct wire_reply a;
-	uint32_t i;
 
-	for (i = 0; i <= index && !err; i++) {
-		struct wire_request q = { .op = OP_CHUNK, .arg = i };
-
-		if (p->chunks[i])
-			continue;
-		count = 1;
-		err = session_call(&p->serial, &q, &a, &file, &count);
-		if (!err && count == 1)
-			p->chunks[i] = rings_map(file, POOL_RING, CHUNK_RINGS, false);
-		if (!err && !p->chunks[i])
-			err = -ENOMEM;
-		while (count > 0)
-			close((&file)[--count]);
+	err = session_call(&p->serial, &q, &a, &file, &count);
+	if (!err && count != 1)
+		err = -EPROTO;
+	if (!err) {
+		base = rings_map(file, POOL_RING, CHUNK_RINGS, false);
+		err = base ? 0 : -errno;
 	}
+	while (count > 0)
+		close((&file)[--count]);
+	if (base && !atomic_compare_exchange_strong(&p->chunks[index], &none, base))
+		munmap(base, CHUNK);
 	return err;
 }
 
@@ -107,13 +100,8 @@ int pool_ring(struct pool *p, uint32_t generation, struct ring *r)
 {
 	uint32_t index = generation % (POOL_CHUNKS * CHUNK_RINGS),
 		 chunk = index / CHUNK_RINGS;
-	int err = 0;
+	int err = p->chunks[chunk] ? 0 : map_chunk(p, chunk);
 
-	if (!p->chunks[chunk]) {
-		pthread_mutex_lock(&lock);
-		err = map_chunks(p, chunk);
-		pthread_mutex_unlock(&lock);
-	}
 	if (err)
 		return err;
 	*r = (struct ring){ .base = p->chunks[chunk] +

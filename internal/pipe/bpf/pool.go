@@ -47,7 +47,7 @@ type Pool struct {
 // chunk is some rings of a pool.
 type chunk struct {
 	number uint32
-	memory *ebpf.Map // nil once the process has it
+	memory *ebpf.Map // nil if it could not be made
 }
 
 // NewPool creates a pool with a chunk. It waits for running programs, 10 ms and more. ENOBUFS:
@@ -114,15 +114,10 @@ func (p *Pool) Join()  { p.ends++ }
 func (p *Pool) Leave() { p.ends-- }
 
 // Uncovered returns the bytes of the pool that are not charged as its ends' rings, whose charges
-// cover the chunks after the first one, and how many files of chunks are open. The lock is held.
+// cover the chunks after the first one, and the files of its chunks. The lock is held.
 func (p *Pool) Uncovered() (bytes, files int64) {
 	covered := min(p.ends, (len(p.chunks)-1)*chunkRings)
-	for _, c := range p.chunks {
-		if c.memory != nil {
-			files++
-		}
-	}
-	return int64(len(p.chunks))*ChunkBytes - int64(covered)*poolRing, files
+	return int64(len(p.chunks))*ChunkBytes - int64(covered)*poolRing, int64(len(p.chunks))
 }
 
 // Grow enlarges the pool, unless there is a ring for each end. It waits for running programs.
@@ -154,26 +149,13 @@ func (p *Pool) Grow() error {
 	return p.add(c)
 }
 
-// Chunk returns the memory of a chunk, for the process to map. EINVAL: there is none with that
-// index; EALREADY: the process has it. The lock is held.
+// Chunk returns the memory of a chunk, for the process to map; one that has had no room for it asks
+// again. EINVAL: there is none with that index. The lock is held.
 func (p *Pool) Chunk(index uint32) (fd int, err error) {
 	if index >= uint32(len(p.chunks)) {
 		return -1, unix.EINVAL
 	}
-	if p.chunks[index].memory == nil {
-		return -1, unix.EALREADY
-	}
 	return p.chunks[index].memory.FD(), nil
-}
-
-// Given closes the file of a chunk, after the process has received it. The lock is held.
-func (p *Pool) Given(index uint32) { p.chunks[index].close() }
-
-func (c *chunk) close() {
-	if c.memory != nil {
-		c.memory.Close()
-		c.memory = nil
-	}
 }
 
 // Close releases the pool, when Stop was called for all ends that receive from it. The lock is
@@ -191,7 +173,9 @@ func (p *Pool) Close() {
 
 // dropChunk releases a chunk. The deletion waits for the programs that may have looked it up.
 func (k *Program) dropChunk(c chunk) {
-	c.close()
+	if c.memory != nil {
+		c.memory.Close()
+	}
 	k.behind.Go(func() {
 		if k.repeat(func() bool { return k.emptyChunk(c.number) }) {
 			k.free(&k.chunks, c.number)
