@@ -4,6 +4,7 @@
  * (internal/pipe/bpf/pipe_copy.bpf.c).
  */
 #include <errno.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,6 +17,9 @@
 
 /* Pause before the next look whether the broker has made rings. */
 #define MAKING_US 1000
+
+/* How long a peer that reads is waited for before its pool is enlarged. */
+#define READING_NS 1000000
 
 static int submit(struct conn *c, uint32_t kind, const void *src, size_t len)
 {
@@ -38,6 +42,20 @@ static int page_in(const void *buf, size_t len)
 		  to = ((uintptr_t)buf + len + PAGE - 1) & -PAGE;
 
 	return madvise((void *)from, to - from, MADV_POPULATE_READ) < 0 ? -EFAULT : 0;
+}
+
+/* send_later repeats a send while the peer reads: its pool had no ring that was read. A
+ * pool that stays small stays in the cache. */
+static int send_later(struct conn *c, const void *buf, size_t len)
+{
+	int64_t until = now_ns() + READING_NS;
+	int err;
+
+	do {
+		sched_yield();
+		err = submit(c, KIND_SEND, buf, len);
+	} while (err == -ENOBUFS && now_ns() < until);
+	return err;
 }
 
 /* more_rings has the broker enlarge the peer's pool: it has no ring that was read. */
@@ -64,6 +82,8 @@ ssize_t bpf_send(struct conn *c, const void *buf, size_t len)
 		len = MOST;
 	for (tries = 0; tries < 3; tries++) {
 		err = submit(c, KIND_SEND, buf, len);
+		if (err == -ENOBUFS)
+			err = send_later(c, buf, len);
 		if (err == -ENOBUFS)
 			err = more_rings(c);
 		else if (err == -EFAULT)
