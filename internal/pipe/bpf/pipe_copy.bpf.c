@@ -286,12 +286,19 @@ always_inline void announce(struct place *p, struct page *own, struct page *peer
 	WRITE_ONCE(own->size, size_of(p->ring));
 }
 
-/* Switches to a larger ring once the peer has read bytes of the current one: it sees each
- * ring that has bytes. */
+/* Whether the peer may not have seen the ring of the pool that has bytes for it. */
+always_inline int is_unseen(const struct place *p, __u64 tail)
+{
+	return (p->ring & CLASS) == CLASS_POOL && tail == p->switch_at &&
+	       p->head != p->switch_at;
+}
+
+/* Switches to a larger ring when the peer has emptied the one before the current, and has
+ * seen that one, which it asked for unless it is of the pool. */
 always_inline void switch_ring(struct place *p, struct page *own, struct page *peer,
 			       __u64 tail, __u32 newest_ring)
 {
-	if (newest_ring == p->ring || tail <= p->switch_at)
+	if (newest_ring == p->ring || tail < p->switch_at || is_unseen(p, tail))
 		return;
 	p->ring = newest_ring;
 	p->switch_at = p->head;
