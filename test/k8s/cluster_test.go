@@ -47,8 +47,8 @@ var networks = map[string]string{
 	"bridge": `{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
   "ipam": {"type": "host-local", "dataDir": "OWN/ipam", "ranges": [[{"subnet": "10.244.N.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
  {"type": "portmap", "capabilities": {"portMappings": true}}`,
-	// Pods and Services have addresses of both families.
-	"dual": `{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+	// Pods and Services have addresses of both families, and pods' are seen by others.
+	"dual": `{"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true,
   "ipam": {"type": "host-local", "dataDir": "OWN/ipam", "ranges": [[{"subnet": "10.244.N.0/24"}], [{"subnet": "fd00:244:N::/64"}]], "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}},
  {"type": "portmap", "capabilities": {"portMappings": true}}`,
 	// What the plugin flannel delegates to: it masquerades by rules of its own.
@@ -366,8 +366,8 @@ clientConnection: {kubeconfig: DIR/proxy.kubeconfig}
 clusterCIDR: PODS
 hostnameOverride: nodeN
 conntrack: {maxPerCore: 0, min: null, tcpEstablishedTimeout: null, tcpCloseWaitTimeout: null}
-healthzBindAddress: 10.200.0.1N:10256
-metricsBindAddress: 10.200.0.1N:10249
+healthzBindAddress: 0.0.0.0:10256
+metricsBindAddress: 0.0.0.0:10249
 `,
 	}
 	if plugins := networks[c.network]; plugins != "" {

@@ -34,7 +34,7 @@ func sources(t *testing.T) string {
 
 // What the image of most specs has: Debian's packages, and files.
 const (
-	specPackages = "bind9-dnsutils,ca-certificates,conntrack,curl,iproute2,iputils-ping,netcat-openbsd,socat"
+	specPackages = "bind9-dnsutils,ca-certificates,conntrack,curl,iproute2,iputils-ping,netcat-openbsd,socat,wget"
 	specFiles    = "ADD root.tar /\nCOPY agnhost coredns localhost.crt localhost.key /"
 )
 

@@ -28,6 +28,8 @@ var kubernetesApart = []struct{ part, why string }{
 	{"[Feature:Networking-Performance]", "its nodes share this machine's processors"},
 	{"[Feature:PerformanceDNS]", "ten thousand Services are too many for this machine"},
 	{"[Feature:SCTPConnectivity]", "the kernel has no SCTP"},
+	{"should forward PTR records lookup", "it asks a name server of the Internet"},
+	{"should be rejected for evicted pods", "kubelet cannot tell how much local storage pods use: the node's root is the machine's"},
 }
 
 var kubernetesSuites = []suite{{name: "kubernetes", prepare: findKubernetes, guest: runKubernetes}}
