@@ -71,7 +71,7 @@ func (c *cluster) start(images []string) {
 	}
 	c.dir = dir
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	keepSysctls(t)
+	sysctlsStay(t)
 	if err := os.Mkdir(filepath.Join(dir, "images"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -131,15 +131,22 @@ func (c *cluster) awaitNodes(state string) {
 	})
 }
 
-// keepSysctls restores at the test's end what a kubelet changes of the machine.
-func keepSysctls(t *testing.T) {
+// sysctlsStay fails the test if a kubelet has changed the machine's settings when it ends.
+func sysctlsStay(t *testing.T) {
 	for _, name := range []string{"vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops"} {
-		path := "/proc/sys/" + name
-		before, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
+		read := func() string {
+			value, err := os.ReadFile("/proc/sys/" + name)
+			if err != nil {
+				t.Error(err)
+			}
+			return string(value)
 		}
-		t.Cleanup(func() { _ = os.WriteFile(path, before, 0o644) })
+		before := read()
+		t.Cleanup(func() {
+			if now := read(); now != before {
+				t.Errorf("the machine's %s was %s, and is %s", name, strings.TrimSpace(before), now)
+			}
+		})
 	}
 }
 

@@ -11,6 +11,12 @@ mount -t bpf bpf /sys/fs/bpf
 mkdir -p /run/containerd /run/scon
 mount -t tmpfs none /run/containerd
 mount -t tmpfs none /run/scon
+for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
+	kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do # kubelet would set the machine's
+	name=$(basename "${setting%=*}")
+	echo "${setting#*=}" >"$own/$name"
+	mount --bind "$own/$name" "/proc/sys/${setting%=*}"
+done
 ip link set lo up
 until ip link show eth0 >/dev/null 2>&1; do sleep 0.1; done
 ip addr add "10.200.0.1$NODE/24" dev eth0
