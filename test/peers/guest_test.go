@@ -86,7 +86,7 @@ func inGuest(t *testing.T, logs string, with bool, fill func(add func(to, from s
 	defer console.Close()
 	r, err := vm.Run(t.Context(), vm.Options{
 		Kernel: guestKernel, CPUs: 2, Memory: 2048, Icount: true, Files: files, Timeout: 4 * time.Hour, Console: console,
-		Command: "mkdir -p /peers/counts /run/netns\nln -s /proc/self/fd /dev/fd\nexport PEERS=/peers PEERS_HOOK=" + hook + "\n" + up + "\n" + commands +
+		Command: "mkdir -p /peers/counts /run/netns\nln -s /proc/self/fd /dev/fd\nln -s fd/0 /dev/stdin\nexport PEERS=/peers PEERS_HOOK=" + hook + "\n" + up + "\n" + commands +
 			down + "\necho '=== counts'; cat /peers/counts/* 2>/dev/null\nexit 0\n",
 	})
 	if err != nil {
