@@ -103,22 +103,10 @@ always_inline void end_pending(struct half *half)
 	unlock_half(half);
 }
 
-/*
- * Whether packets with the identity that is recorded no longer come: none has renewed the
- * lease for as long again. One that comes is not displaced by others. A lease may begin
- * with the next jiffy.
- */
-always_inline int is_left(const struct half *half)
-{
-	return (__s32)((__u32)jiffies() - half->lease_from) > (__s32)(2 * half->lease);
-}
-
 /* Records a packet as the one that is tracked; half is locked. */
 always_inline void track(struct __sk_buff *skb, const struct packet *pkt,
 			 struct half *half, __u32 generation)
 {
-	if (!same_identity(skb, pkt, half, 0) && is_left(half))
-		half->generation = 0;
 	if (!half->out_dev || half->generation != generation) {
 		half->in_macs = macs_of(pkt);
 		half->in_macs_end = macs_end_of(pkt);
@@ -151,9 +139,9 @@ always_inline void note_reply(const struct half *half)
 
 /*
  * At the ingress hook: tracks a packet that goes regular for this reason. If no
- * decision of this generation is known, or its lease has ended long ago, the packet's
- * identity is recorded; else the packet must have that identity to renew the lease.
- * Packets with incorrect headers are not tracked.
+ * decision of this generation is known, the packet's identity is recorded; else
+ * the packet must have that identity to renew the lease. Packets with incorrect
+ * headers are not tracked.
  */
 always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt,
 				 struct half *half, enum reason reason)

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/test/bed/lab"
 	"github.com/scon-project/scon/test/bed/nstest"
 	"github.com/scon-project/scon/test/bed/scontest"
@@ -59,19 +58,6 @@ func TestDSCPOfRule(t *testing.T) {
 				t.Errorf("packet %d has DSCP %d, want %d", i, got, dscp)
 			}
 		}
-	}
-}
-
-// A connection whose sender sets another DSCP for good goes express again, as ssh's: a lease
-// after that of the packets before has ended.
-func TestOtherDSCPOfSender(t *testing.T) {
-	t.Parallel()
-	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.LeaseMax = c.Lease }})
-	for _, proto := range []string{"tcp", "udp"} {
-		c := b.Outgoing(proto, 1).GoExpress()
-		scontest.SetOption(t, c.Client, unix.IPPROTO_IP, unix.IP_TOS, 0x48)
-		c.MustPing(20)
-		c.GoExpress()
 	}
 }
 

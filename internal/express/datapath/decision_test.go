@@ -342,29 +342,6 @@ func TestOtherIdentity(t *testing.T) {
 				b.decide(other)
 				b.goesExpress(other)
 				b.goesRegular(w, "identity")
-
-				// Nor when its lease has ended, for as long again.
-				h := b.half(w.enter, map[datapath.Hook]int{datapath.FromContainer: b.port}[w.start])
-				h.LeaseFrom -= h.Lease + h.Lease/2
-				if enter, leave := b.regular(w); enter != "lease_ended" || leave != "untied" {
-					t.Errorf("%s: reasons %q, %q, when the lease has ended", w.start, enter, leave)
-				}
-				b.decide(other)
-				b.goesExpress(other)
-				h.LeaseFrom -= 2*h.Lease + h.Lease/2
-				b.decide(w)
-				b.goesExpress(w)
-
-				// Nor while its lease is about to begin.
-				b.Settings().Generation++
-				b.regular(w)
-				h.LeaseFrom += 1000
-				if enter, leave := b.regular(other); enter != "lease_ended" || leave != "untied" {
-					t.Errorf("%s: reasons %q, %q, before the lease", w.start, enter, leave)
-				}
-				h.LeaseFrom -= 1000
-				b.nextTick()
-				b.goesExpress(w)
 			}
 		})
 	}
