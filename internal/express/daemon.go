@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
@@ -26,7 +25,6 @@ import (
 	"github.com/scon-project/scon/internal/express/hooks"
 	"github.com/scon-project/scon/internal/express/rules"
 	"github.com/scon-project/scon/internal/host/changes"
-	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/host/sysctl"
 	"github.com/scon-project/scon/internal/live"
 	"github.com/scon-project/scon/internal/service"
@@ -67,11 +65,9 @@ type Daemon struct {
 	watchdog  *service.Watchdog
 	sweeper   sweeper // of the table
 	silent    silent
-	looked    time.Time     // at what others do, by the loop
-	seen      time.Time     // when the last such look at devices was made that came to its end
-	policed   time.Time     // when rules that are not announced were looked at
-	noted     uint64        // the last change of the network that hooks have noted
-	topology  atomic.Uint64 // and the last one that they have to
+	looked    time.Time // at what others do, by the loop
+	seen      time.Time // when the last such look at devices was made that came to its end
+	policed   time.Time // when rules that are not announced were looked at
 	counts    counts
 	history   *history.History
 
@@ -257,7 +253,7 @@ func (s sources) drain() {
 // watch starts to listen before any state is read, so that no change is
 // missed.
 func (d *Daemon) watch(ctx context.Context) (s sources, err error) {
-	if s.changes, err = changes.Watch(ctx, changes.Options{OnStale: d.stale, OnNFTables: d.noteRules}); err != nil {
+	if s.changes, err = changes.Watch(ctx, changes.Options{OnStale: d.stale, Messages: true}); err != nil {
 		return s, err
 	}
 	if err := d.dp.FollowsEnds(); err != nil {
@@ -295,36 +291,6 @@ func (d *Daemon) readEvents(ctx context.Context) <-chan []datapath.Event {
 		}
 	}()
 	return queue
-}
-
-// stale takes each change that makes decisions stale, in the goroutine that read
-// it from the kernel: those that it can concern, or all where they are not known or
-// too many. If rules or tc filters may have changed, nothing goes
-// express until the loop knows them: they may concern any connection, or be
-// skipped.
-func (d *Daemon) stale(e changes.Event) {
-	d.counts.changes[e.Kind].Add(1)
-	if e.Topology && e.Number > d.topology.Load() {
-		d.topology.Store(e.Number)
-	}
-	if e.Kind == changes.Overrun {
-		d.policy.live.Lost(e.Reason)
-	}
-	switch e.Kind {
-	case changes.Ruleset, changes.Filter, changes.Overrun:
-		d.heartbeat.rulesChanged()
-	}
-	if e.Kind != changes.Ruleset && !d.table.MakeStale(e.Scope) {
-		d.heartbeat.newGeneration(e.Reason)
-	}
-}
-
-// noteRules takes each message of nftables, in the goroutine that read it. From the
-// first one of a transaction on nothing goes express until the loop knows the whole.
-func (d *Daemon) noteRules(m nlmsg.Message) {
-	if d.policy.live.Note(m) {
-		d.heartbeat.rulesChanged()
-	}
 }
 
 // adoptPatience is how long a daemon that takes over waits until it knows whose ports there

@@ -26,8 +26,8 @@ type heartbeat struct {
 	may func(now time.Time) bool // whether it may be written, by what the loop knows of the devices
 
 	mu      sync.Mutex // guards the fields below, and is held while the heartbeat is written
-	changed uint64     // changes of the rules
-	read    uint64     // those of them that the loop has read
+	rules   progress   // changes of the rules, which the loop reads
+	network progress   // changes that the hooks have to note, by the numbers of their events
 	paused  bool
 	ended   bool
 	inert   bool          // the last one is taken back
@@ -36,6 +36,12 @@ type heartbeat struct {
 	since   time.Time     // of the first change that was not read
 	unknown metrics.Times // how long there were such changes, each time since the start
 }
+
+// progress is how many changes were announced, and up to which of them the loop has taken
+// them in.
+type progress struct{ announced, taken uint64 }
+
+func (p progress) behind() bool { return p.taken < p.announced }
 
 // beater is what a heartbeat needs of the datapath.
 type beater interface {
@@ -47,7 +53,7 @@ type beater interface {
 // newHeartbeat returns that of a datapath, for the loop to write while may is true. The
 // rules that exist have not been read.
 func newHeartbeat(dp beater, log *slog.Logger, may func(now time.Time) bool) *heartbeat {
-	return &heartbeat{dp: dp, log: log, may: may, changed: 1}
+	return &heartbeat{dp: dp, log: log, may: may, rules: progress{announced: 1}}
 }
 
 // newGeneration makes every decision stale at once. Any goroutine may call it.
@@ -64,10 +70,10 @@ func (h *heartbeat) newGeneration(reason string) {
 func (h *heartbeat) rulesChanged() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.changed == h.read {
+	if !h.rules.behind() {
 		h.since = time.Now()
 	}
-	h.changed++
+	h.rules.announced++
 	h.takeBack()
 }
 
@@ -76,15 +82,36 @@ func (h *heartbeat) rulesChanged() {
 func (h *heartbeat) unread() (change uint64, is bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.changed, h.changed != h.read
+	return h.rules.announced, h.rules.behind()
+}
+
+// networkChanged says that the hooks have to note an event. Any goroutine may call it.
+func (h *heartbeat) networkChanged(event uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.network.announced = max(h.network.announced, event)
+}
+
+// networkNoted says that the hooks have noted the events up to one.
+func (h *heartbeat) networkNoted(event uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.network.taken = event
+}
+
+// unnoted reports whether there are events that the hooks have not noted.
+func (h *heartbeat) unnoted() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.network.behind()
 }
 
 // rulesRead says that the rules were read after a change.
 func (h *heartbeat) rulesRead(change uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.read = change
-	if h.changed == h.read && !h.since.IsZero() {
+	h.rules.taken = change
+	if !h.rules.behind() && !h.since.IsZero() {
 		h.unknown.Add(time.Since(h.since))
 		h.since = time.Time{}
 	}
@@ -96,7 +123,7 @@ func (h *heartbeat) beat() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	if h.paused || h.ended || h.read != h.changed || !h.may(now) {
+	if h.paused || h.ended || h.rules.behind() || !h.may(now) {
 		return nil
 	}
 	h.beats++

@@ -9,7 +9,6 @@ import (
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/datapath"
-	"github.com/scon-project/scon/internal/express/rules"
 	"github.com/scon-project/scon/internal/host/changes"
 )
 
@@ -161,26 +160,6 @@ func (d *Daemon) lost(what string) error {
 		return nil
 	}
 	return fmt.Errorf("the kernel no longer reports %s", what)
-}
-
-// changed takes a change of the network and those that are queued behind it, so
-// that the devices are scanned once for a burst of containers: not while they are read or
-// hooked. Decisions are stale already.
-func (d *Daemon) changed(c changes.Event, idle bool) error {
-	d.composer.RetireDiscards(time.Now()) // their packets may be for this host now
-	for queued := true; queued; {
-		d.hooks.Note(c)
-		d.noted = c.Number
-		select {
-		case c, queued = <-d.sources.changes:
-		default:
-			queued = false
-		}
-	}
-	if idle {
-		d.hooks.Update()
-	}
-	return d.readRules(time.Now())
 }
 
 // destroyed takes the end of a connection in conntrack.
@@ -377,55 +356,6 @@ func (d *Daemon) pollRules(now time.Time) (looked bool) {
 	}
 	d.policy.checkIn(now, d.inLoop, func() { reread("rules that were followed differ from the kernel's") })
 	return true
-}
-
-// readRules reads the rules if they have changed since, or could not be read,
-// applies them, and lets the programs go on: not before the devices that they are about
-// are known, and what packets must pass there.
-func (d *Daemon) readRules(now time.Time) error {
-	change, unread := d.heartbeat.unread()
-	if !unread || d.hooks.Unsettled() || d.noted < d.topology.Load() {
-		return nil
-	}
-	c, err := d.policy.follow()
-	if err != nil {
-		return nil
-	}
-	if c.MayTrack() {
-		d.composer.RetireTracked(now)
-	}
-	if !c.Nothing() {
-		d.rulesChanged(c, now)
-	}
-	d.heartbeat.rulesRead(change)
-	err = d.heartbeat.beat()
-	if !c.Nothing() {
-		d.composer.Rejudge(now)
-	}
-	return err
-}
-
-// rulesChanged applies a change of the rules: the decisions that it concerns are
-// withdrawn.
-func (d *Daemon) rulesChanged(c *rules.Change, now time.Time) {
-	why := d.policy.everything(c)
-	if why == "" {
-		why = d.composer.RulesChanged(c, now)
-	}
-	if why != "" {
-		d.heartbeat.newGeneration(why)
-		d.composer.RetireTouched(now)
-	}
-	d.composer.RetireDiscards(now)
-	d.hooks.SetTunnels()
-}
-
-// devicesChanged removes the Conentries that rules about devices may concern now.
-func (d *Daemon) devicesChanged() {
-	now := time.Now()
-	d.composer.RetireTracked(now)
-	d.composer.RetireTouched(now)
-	d.composer.Rejudge(now)
 }
 
 // inLoop runs fn in the loop, unless the daemon ends before.

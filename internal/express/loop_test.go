@@ -134,8 +134,8 @@ func TestGoOn(t *testing.T) {
 func TestRulesWaitForDevices(t *testing.T) {
 	d := idle(t)
 	d.heartbeat = newHeartbeat(nil, nil, nil)
-	d.topology.Store(2)
-	d.noted = 1
+	d.heartbeat.networkNoted(1)
+	d.heartbeat.networkChanged(2)
 	if err := d.readRules(time.Now()); err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,10 @@ type Event struct {
 	Topology bool   // what package discover found may be outdated
 	Stale    bool   // decisions may be wrong: those in Scope have to be confirmed
 	Scope    Scope
-	early    bool // announced before it takes effect
+	// Message, if it has data, is one of nftables that is announced before its transaction
+	// ends, and the rest is empty but for the kind. OnStale alone has it, until it returns.
+	Message nlmsg.Message
+	early   bool // announced before it takes effect
 }
 
 // Scope is what a stale change can concern, at most. One of its fields is set, or Ports and
@@ -70,10 +73,8 @@ type Options struct {
 	OnStale func(Event)
 	// RulesOnly is for those who need to hear of rules alone.
 	RulesOnly bool
-	// OnNFTables, if set, is called for every message of nftables, in the goroutine
-	// that read it and before an event is made of it. The message is valid until
-	// it returns.
-	OnNFTables func(nlmsg.Message)
+	// Messages has OnStale called for every message of nftables.
+	Messages bool
 }
 
 // queueLength is how many events wait for the receiver before one Overrun
@@ -113,7 +114,7 @@ type source interface {
 }
 
 func watch(ctx context.Context, opts Options, l limits) (_ <-chan Event, err error) {
-	out := &output{onStale: opts.OnStale, onNFTables: opts.OnNFTables, events: make(chan Event, l.queue)}
+	out := &output{onStale: opts.OnStale, messages: opts.Messages, events: make(chan Event, l.queue)}
 	var sources []source
 	closeAll := func() {
 		for _, s := range sources {
@@ -170,11 +171,11 @@ func overrun(reason string) Event {
 
 // output receives the events of the sources.
 type output struct {
-	onStale    func(Event)
-	onNFTables func(nlmsg.Message)
-	mu         sync.Mutex // serialises senders
-	number     uint64     // of the last event
-	events     chan Event
+	onStale  func(Event)
+	messages bool       // it takes every message of nftables
+	mu       sync.Mutex // serialises senders
+	number   uint64     // of the last event
+	events   chan Event
 }
 
 // emit reports a change. It never waits for the receiver.

@@ -17,7 +17,7 @@ const newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
 // openRuleset follows nftables, which iptables-nft uses as well.
 func openRuleset(out *output, l limits) (source, error) {
 	opts := nlmsg.Options{Family: unix.NETLINK_NETFILTER, Groups: []uint32{unix.NFNLGRP_NFTABLES}, Buffer: l.rules}
-	if out.onNFTables == nil {
+	if !out.messages {
 		opts.Filter, opts.Buffer = endsOnly(), l.buffer
 	}
 	sock, err := nlmsg.Open(opts)
@@ -41,8 +41,8 @@ func endsOnly() []bpf.Instruction {
 }
 
 func (o *output) judgeGeneration(m nlmsg.Message) (Event, bool) {
-	if o.onNFTables != nil {
-		o.onNFTables(m)
+	if o.messages {
+		o.onStale(Event{Kind: Ruleset, Message: m})
 	}
 	if m.Type != newGeneration {
 		return Event{}, false
