@@ -132,21 +132,14 @@ func TestPerPacketRuleIsTheReason(t *testing.T) {
 			c := b.Outgoing(proto, 1)
 			rule := fmt.Sprintf("-p %s --dport %d -m limit --limit 10000/sec", proto, scontest.PortOf(c.Server.LocalAddr()))
 			b.Sh(lab.Device, "iptables-nft -I DOCKER-USER "+rule+" -j ACCEPT")
-			scontest.Eventually(t, "it is judged", func() error {
-				before, _ := b.Container(1)
-				c.MustPing(16)
-				if after, _ := b.Container(1); after.Reasons["per_packet_rule"] == before.Reasons["per_packet_rule"] {
-					return fmt.Errorf("the Conentry before is still closed: %v", after.Reasons)
-				}
-				return explained(b, "was kept regular by ip filter DOCKER-USER handle")
-			})
+			judged(b, c, "was kept regular by ip filter DOCKER-USER handle")
 			before, _ := b.Container(1)
 			const pings = 100
 			c.MustPing(pings)
 			after, _ := b.Container(1)
-			judged := after.Reasons["per_packet_rule"] - before.Reasons["per_packet_rule"]
-			if all := after.RegularPackets - before.RegularPackets; judged < 2*pings || all-judged > all/10 {
-				t.Errorf("%d of %d packets: %v, before %v", judged, all, after.Reasons, before.Reasons)
+			counted := after.Reasons["per_packet_rule"] - before.Reasons["per_packet_rule"]
+			if all := after.RegularPackets - before.RegularPackets; counted < 2*pings || all-counted > all/10 {
+				t.Errorf("%d of %d packets: %v, before %v", counted, all, after.Reasons, before.Reasons)
 			}
 
 			b.Sh(lab.Device, "iptables-nft -D DOCKER-USER 1")
@@ -170,10 +163,7 @@ func TestExpressSoonAfter(t *testing.T) {
 	for name, keep := range map[string]func(b *scontest.Bed, c *scontest.Connection) (end func()){
 		"a rule": func(b *scontest.Bed, c *scontest.Connection) func() {
 			b.Sh(lab.Device, fmt.Sprintf("iptables-nft -I DOCKER-USER -p udp --dport %d -m limit --limit 10000/sec -j ACCEPT", scontest.PortOf(c.Server.LocalAddr())))
-			scontest.Eventually(b.T, "it is judged", func() error {
-				c.MustPing(16)
-				return explained(b, "was kept regular by ip filter DOCKER-USER handle")
-			})
+			judged(b, c, "was kept regular by ip filter DOCKER-USER handle")
 			return func() {
 				b.Sh(lab.Device, "iptables-nft -D DOCKER-USER 1")
 				scontest.Eventually(b.T, "the rule has gone", func() error {
@@ -218,6 +208,22 @@ func TestExpressSoonAfter(t *testing.T) {
 			})
 		})
 	}
+}
+
+// judged waits until a connection is kept regular, as a finding about container 1 says, and
+// counted as that: its Conentry before stays closed for a while, and what comes back is
+// known to be the container's once its device has been found.
+func judged(b *scontest.Bed, c *scontest.Connection, finding string) {
+	b.T.Helper()
+	scontest.Eventually(b.T, "it is judged", func() error {
+		const pings = 16
+		before, _ := b.Container(1)
+		c.MustPing(pings)
+		if after, _ := b.Container(1); after.Reasons["per_packet_rule"] < before.Reasons["per_packet_rule"]+2*pings {
+			return fmt.Errorf("not all packets are counted: %v", after.Reasons)
+		}
+		return explained(b, finding)
+	})
 }
 
 // explained returns an error unless a finding about container 1 has the text.
