@@ -16,25 +16,30 @@
 #include "stream.h"
 #include "wait.h"
 
-/* dispatch makes the call attached on the descriptor's channel, which it names ch, if
- * there is one, else native, in the kernel. */
-#define dispatch(fd, ch, attached, native)                                \
-	({                                                                \
-		struct entry *e_ = entry_get(fd);                         \
-		struct call c_;                                           \
-		struct channel *ch = e_ ? call_begin(e_, fd, &c_) : NULL; \
-		ssize_t n_;                                               \
-                                                                          \
-		if (ch) {                                                 \
-			n_ = (attached);                                  \
-			call_end_ring(ch, &c_);                           \
-		} else {                                                  \
-			n_ = (native);                                    \
-			if (e_)                                           \
-				call_end_tcp(e_, &c_, n_);                \
-		}                                                         \
-		n_;                                                       \
-	})
+/* A call that moves bytes by a descriptor. */
+struct transfer {
+	struct entry *e; /* NULL: nothing is known of the descriptor */
+	struct channel *ch; /* NULL: the call is the kernel's */
+	struct call call;
+};
+
+/* begin returns the channel that a call is made on, NULL if the kernel makes it. */
+static inline struct channel *begin(struct transfer *t, int fd)
+{
+	t->e = entry_get(fd);
+	t->ch = t->e ? call_begin(t->e, fd, &t->call) : NULL;
+	return t->ch;
+}
+
+/* end follows with the call's result, which it returns. */
+static inline ssize_t end(const struct transfer *t, ssize_t result)
+{
+	if (t->ch)
+		call_end_ring(t->ch, &t->call);
+	else if (t->e)
+		call_end_tcp(t->e, &t->call, result);
+	return result;
+}
 
 /* Most bytes that the kernel transfers in one call. */
 #define MOST_AT_ONCE ((size_t)0x7ffff000)
@@ -103,25 +108,30 @@ static void forbid_urgent(int fd, int flags)
 
 ssize_t read(int fd, void *buf, size_t len)
 {
-	return dispatch(fd, ch,
-			len ? recv_checked(ch, fd, one(buf, len), 1, 0) :
-			      real()->read(fd, buf, 0),
-			real()->read(fd, buf, len));
+	struct transfer t;
+	ssize_t n = begin(&t, fd) && len ? recv_checked(t.ch, fd, one(buf, len), 1, 0) :
+					   real()->read(fd, buf, len);
+
+	return end(&t, n);
 }
 
 ssize_t readv(int fd, const struct iovec *iov, int count)
 {
-	return dispatch(fd, ch,
-			invalid(iov, count) || !length(iov, count) ?
-				real()->readv(fd, iov, count) :
-				recv_checked(ch, fd, iov, count, 0),
-			real()->readv(fd, iov, count));
+	struct transfer t;
+	ssize_t n = begin(&t, fd) && !invalid(iov, count) && length(iov, count) ?
+			    recv_checked(t.ch, fd, iov, count, 0) :
+			    real()->readv(fd, iov, count);
+
+	return end(&t, n);
 }
 
 ssize_t recv(int fd, void *buf, size_t len, int flags)
 {
-	return dispatch(fd, ch, recv_checked(ch, fd, one(buf, len), 1, flags),
-			real()->recv(fd, buf, len, flags));
+	struct transfer t;
+	ssize_t n = begin(&t, fd) ? recv_checked(t.ch, fd, one(buf, len), 1, flags) :
+				    real()->recv(fd, buf, len, flags);
+
+	return end(&t, n);
 }
 
 /* recv_from has no address for the caller, as TCP has none: net/socket.c,
@@ -144,8 +154,11 @@ static ssize_t recv_from(struct channel *ch, int fd, void *buf, size_t len, int 
 ssize_t recvfrom(int fd, void *buf, size_t len, int flags, struct sockaddr *addr,
 		 socklen_t *size)
 {
-	return dispatch(fd, ch, recv_from(ch, fd, buf, len, flags, addr, size),
-			real()->recvfrom(fd, buf, len, flags, addr, size));
+	struct transfer t;
+	ssize_t n = begin(&t, fd) ? recv_from(t.ch, fd, buf, len, flags, addr, size) :
+				    real()->recvfrom(fd, buf, len, flags, addr, size);
+
+	return end(&t, n);
 }
 
 static ssize_t recv_message(struct channel *ch, int fd, struct msghdr *msg, int flags)
@@ -168,8 +181,11 @@ static ssize_t recv_message(struct channel *ch, int fd, struct msghdr *msg, int 
 
 ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 {
-	return dispatch(fd, ch, recv_message(ch, fd, msg, flags),
-			real()->recvmsg(fd, msg, flags));
+	struct transfer t;
+	ssize_t n = begin(&t, fd) ? recv_message(t.ch, fd, msg, flags) :
+				    real()->recvmsg(fd, msg, flags);
+
+	return end(&t, n);
 }
 
 /* expired updates the timeout. As in the kernel, it is checked only between messages. */
@@ -226,37 +242,53 @@ static int recv_messages(struct channel *ch, int fd, struct mmsghdr *all,
 int recvmmsg(int fd, struct mmsghdr *all, unsigned int count, messages_flags flags,
 	     struct timespec *timeout)
 {
-	return dispatch(fd, ch, recv_messages(ch, fd, all, count, flags, timeout),
-			real()->recvmmsg(fd, all, count, flags, timeout));
+	struct transfer t;
+	int n = begin(&t, fd) ? recv_messages(t.ch, fd, all, count, flags, timeout) :
+				real()->recvmmsg(fd, all, count, flags, timeout);
+
+	return end(&t, n);
 }
 
 ssize_t write(int fd, const void *buf, size_t len)
 {
-	return dispatch(fd, ch, stream_send(ch, fd, one(buf, len), 1, 0),
-			real()->write(fd, buf, len));
+	struct transfer t;
+	ssize_t n = begin(&t, fd) ? stream_send(t.ch, fd, one(buf, len), 1, 0) :
+				    real()->write(fd, buf, len);
+
+	return end(&t, n);
 }
 
 ssize_t writev(int fd, const struct iovec *iov, int count)
 {
-	return dispatch(fd, ch,
-			invalid(iov, count) ? real()->writev(fd, iov, count) :
-					      stream_send(ch, fd, iov, count, 0),
-			real()->writev(fd, iov, count));
+	struct transfer t;
+	ssize_t n = begin(&t, fd) && !invalid(iov, count) ?
+			    stream_send(t.ch, fd, iov, count, 0) :
+			    real()->writev(fd, iov, count);
+
+	return end(&t, n);
 }
 
 ssize_t send(int fd, const void *buf, size_t len, int flags)
 {
+	struct transfer t;
+	ssize_t n;
+
 	forbid_urgent(fd, flags);
-	return dispatch(fd, ch, stream_send(ch, fd, one(buf, len), 1, flags),
-			real()->send(fd, buf, len, flags));
+	n = begin(&t, fd) ? stream_send(t.ch, fd, one(buf, len), 1, flags) :
+			    real()->send(fd, buf, len, flags);
+	return end(&t, n);
 }
 
 ssize_t sendto(int fd, const void *buf, size_t len, int flags,
 	       const struct sockaddr *addr, socklen_t size)
 {
+	struct transfer t;
+	ssize_t n;
+
 	forbid_urgent(fd, flags);
-	return dispatch(fd, ch, stream_send(ch, fd, one(buf, len), 1, flags),
-			real()->sendto(fd, buf, len, flags, addr, size));
+	n = begin(&t, fd) ? stream_send(t.ch, fd, one(buf, len), 1, flags) :
+			    real()->sendto(fd, buf, len, flags, addr, size);
+	return end(&t, n);
 }
 
 static ssize_t send_message(struct channel *ch, int fd, const struct msghdr *msg,
@@ -271,13 +303,17 @@ static ssize_t send_message(struct channel *ch, int fd, const struct msghdr *msg
 
 ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 {
+	struct transfer t;
+	ssize_t n;
+
 	if (!bad_address(msg) && !pass_message(msg)) {
 		errno = ETOOMANYREFS;
 		return -1;
 	}
 	forbid_urgent(fd, flags);
-	return dispatch(fd, ch, send_message(ch, fd, msg, flags),
-			real()->sendmsg(fd, msg, flags));
+	n = begin(&t, fd) ? send_message(t.ch, fd, msg, flags) :
+			    real()->sendmsg(fd, msg, flags);
+	return end(&t, n);
 }
 
 static int send_messages(struct channel *ch, int fd, struct mmsghdr *all,
@@ -300,7 +336,9 @@ static int send_messages(struct channel *ch, int fd, struct mmsghdr *all,
 
 int sendmmsg(int fd, struct mmsghdr *all, unsigned int count, messages_flags flags)
 {
+	struct transfer t;
 	unsigned int i;
+	int n;
 
 	for (i = 0; i < count; i++)
 		if (!pass_message(&all[i].msg_hdr)) {
@@ -308,8 +346,9 @@ int sendmmsg(int fd, struct mmsghdr *all, unsigned int count, messages_flags fla
 			return -1;
 		}
 	forbid_urgent(fd, flags);
-	return dispatch(fd, ch, send_messages(ch, fd, all, count, flags),
-			real()->sendmmsg(fd, all, count, flags));
+	n = begin(&t, fd) ? send_messages(t.ch, fd, all, count, flags) :
+			    real()->sendmmsg(fd, all, count, flags);
+	return end(&t, n);
 }
 
 /* At offset -1 preadv2 and pwritev2 are readv and writev. */
@@ -328,20 +367,22 @@ static bool plain_vectors(const struct iovec *iov, int count, off_t at, int flag
 
 ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t at, int flags)
 {
-	return dispatch(fd, ch,
-			plain_vectors(iov, count, at, flags) ?
-				recv_checked(ch, fd, iov, count, flags_of(flags)) :
-				real()->preadv2(fd, iov, count, at, flags),
-			real()->preadv2(fd, iov, count, at, flags));
+	struct transfer t;
+	ssize_t n = begin(&t, fd) && plain_vectors(iov, count, at, flags) ?
+			    recv_checked(t.ch, fd, iov, count, flags_of(flags)) :
+			    real()->preadv2(fd, iov, count, at, flags);
+
+	return end(&t, n);
 }
 
 ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t at, int flags)
 {
-	return dispatch(fd, ch,
-			plain_vectors(iov, count, at, flags) ?
-				stream_send(ch, fd, iov, count, flags_of(flags)) :
-				real()->pwritev2(fd, iov, count, at, flags),
-			real()->pwritev2(fd, iov, count, at, flags));
+	struct transfer t;
+	ssize_t n = begin(&t, fd) && plain_vectors(iov, count, at, flags) ?
+			    stream_send(t.ch, fd, iov, count, flags_of(flags)) :
+			    real()->pwritev2(fd, iov, count, at, flags);
+
+	return end(&t, n);
 }
 
 ssize_t preadv64v2(int fd, const struct iovec *iov, int count, off_t at, int flags)
