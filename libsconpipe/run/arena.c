@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../src/ring.h"
 #include "arena.h"
 #include "files.h"
 

@@ -7,7 +7,12 @@
 #ifndef ARENA_H
 #define ARENA_H
 
-#include "../src/pipe.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "../src/wire.h"
 
 /* Where the bytes of one direction go. Each direction goes through these in turn, and
  * begins again when the channel is renewed. */

@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "../src/clock.h"
+#include "../src/session.h"
 #include "attach.h"
 #include "pace.h"
 #include "real.h"

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../src/clock.h"
 #include "channel.h"
 #include "files.h"
 #include "pace.h"

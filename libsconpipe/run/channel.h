@@ -8,6 +8,7 @@
 
 #include <sys/uio.h>
 
+#include "../src/conn.h"
 #include "arena.h"
 
 /* A thread or an epoll set that waits, and the eventfd that wakes it. */

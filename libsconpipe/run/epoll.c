@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <limits.h>
 
+#include "../src/clock.h"
 #include "args.h"
 #include "attach.h"
 #include "real.h"

@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "../src/pipe.h"
+#include "../src/session.h"
 #include "files.h"
 #include "real.h"
 

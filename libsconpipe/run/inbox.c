@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "../src/cpu.h"
 #include "inbox.h"
 
 /* A larger number is a protocol error. */

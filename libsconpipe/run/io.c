@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../src/clock.h"
 #include "args.h"
 #include "attach.h"
 #include "pass.h"

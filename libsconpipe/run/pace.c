@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <stdatomic.h>
+
+#include "../src/clock.h"
+#include "../src/session.h"
 #include "pace.h"
 
 /* Requests may take one part in PARTS of the time. */

@@ -10,7 +10,9 @@
 #ifndef PACE_H
 #define PACE_H
 
-#include "../src/pipe.h"
+#include <stdbool.h>
+
+#include "../src/wire.h"
 
 /* pace_call is session_give, and counts the time that it takes. */
 int pace_call(uint32_t *serial, struct wire_request *q, int file, struct wire_reply *a,

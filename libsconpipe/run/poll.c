@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../src/clock.h"
+#include "../src/cpu.h"
 #include "args.h"
 #include "attach.h"
 #include "real.h"

@@ -34,6 +34,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "../src/clock.h"
+#include "../src/session.h"
 #include "attach.h"
 #include "real.h"
 #include "sets.h"

@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../src/clock.h"
+#include "../src/session.h"
 #include "pace.h"
 #include "proof.h"
 #include "real.h"

@@ -14,6 +14,9 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
+#include "../src/bpf.h"
+#include "../src/clock.h"
+#include "../src/cpu.h"
 #include "inbox.h"
 #include "real.h"
 #include "socket.h"

@@ -10,6 +10,10 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "../src/bpf.h"
+#include "../src/clock.h"
+#include "../src/cpu.h"
+#include "../src/session.h"
 #include "real.h"
 #include "socket.h"
 #include "stream.h"

@@ -3,6 +3,8 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "../src/clock.h"
+#include "../src/session.h"
 #include "real.h"
 #include "stream.h"
 

@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../src/clock.h"
 #include "files.h"
 #include "real.h"
 #include "socket.h"

@@ -1,12 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The public calls: they turn -errno into -1 and errno. */
+/*
+ * The public calls: internal calls return -errno, which they turn into -1 and errno.
+ *
+ * Lock order: set, tx_lock or rx_lock of a connection, its peer_lock, session, table.
+ */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-#include "pipe.h"
+#include "../include/sconpipe.h"
+#include "clock.h"
+#include "close.h"
+#include "epoll.h"
+#include "fork.h"
+#include "loan.h"
+#include "memory.h"
+#include "options.h"
+#include "recv.h"
+#include "send.h"
+#include "session.h"
+#include "table.h"
+#include "tcp.h"
 
 /* The broker chooses between these by the distance of the two processes. */
 #define DEFAULT_ENGINES (1 << PD_ENGINE_BPF | 1 << PD_ENGINE_COPIER | 1 << PD_ENGINE_UNIX)
@@ -31,14 +49,17 @@ static struct sock *new_sock(enum kind kind)
 	s->tcp = -1;
 	s->engines = DEFAULT_ENGINES;
 	s->spin_us = spin_default();
+	s->free = sock_free;
 	pthread_mutex_init(&s->lock, NULL);
 	return s;
 }
 
 static int publish(struct sock *s)
 {
-	int sid = table_add(s);
+	int sid;
 
+	fork_watch();
+	sid = table_add(s);
 	if (sid < 0)
 		table_put(s);
 	return sid;
@@ -163,25 +184,6 @@ static int connect_sock(struct sock *s, const struct sockaddr *addr, socklen_t l
 	return 0;
 }
 
-/* disconnect closes a socket's name or connection at the broker, and wakes waiting
- * threads. It may be called more than once. */
-static void disconnect(struct sock *s)
-{
-	enum kind kind = s->kind;
-
-	if (kind == KIND_BOUND || kind == KIND_LISTENING) {
-		struct wire_request q = { .op = OP_CLOSE, .id = s->id };
-		struct wire_reply a;
-
-		session_call(&s->serial, &q, &a, NULL, NULL);
-		/* Wake waiting threads; without a broker, only this call does. */
-		if (kind == KIND_LISTENING)
-			shutdown(s->ready, SHUT_RDWR);
-	} else if (kind == KIND_CONN) {
-		conn_close(s->conn);
-	}
-}
-
 /* call_locked evaluates a call with the socket's lock held; the call may change the
  * socket's kind. A concurrent pd_close may have acted on the old kind, so a closing
  * socket is disconnected here. */
@@ -195,7 +197,7 @@ static void disconnect(struct sock *s)
 			result_ = call;                 \
 			pthread_mutex_unlock(&s->lock); \
 			if (atomic_load(&s->closing))   \
-				disconnect(s);          \
+				sock_disconnect(s);     \
 			table_put(s);                   \
 		}                                       \
 		public_result(result_);                 \
@@ -364,25 +366,9 @@ int pd_buf_refresh(int sid, void *const *bufs, int n)
 	return call_kind(sid, KIND_CONN, -ENOTCONN, refresh(s, bufs, n));
 }
 
-static int shut(struct conn *c, int how)
-{
-	switch (how) {
-	case SHUT_RD:
-		return conn_stop_recv(c);
-	case SHUT_WR:
-		return conn_fin(c);
-	case SHUT_RDWR:
-		conn_stop_recv(c);
-		conn_fin(c);
-		return 0;
-	default:
-		return -EINVAL;
-	}
-}
-
 int pd_shutdown(int sid, int how)
 {
-	return call_kind(sid, KIND_CONN, -ENOTCONN, shut(s->conn, how));
+	return call_kind(sid, KIND_CONN, -ENOTCONN, conn_shut(s->conn, how));
 }
 
 int pd_close(int sid)
@@ -395,9 +381,9 @@ int pd_close(int sid)
 		return public_result(-EBADF);
 	}
 	if (atomic_load(&s->sets))
-		table_leave_sets(sid);
+		sets_leave(sid);
 	table_remove(sid, s);
-	disconnect(s);
+	sock_disconnect(s);
 	table_put(s);
 	return 0;
 }

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * The engine bpf: setsockopt on the doorbell runs the program that copies
- * (internal/pipe/bpf/pipe_copy.bpf.c).
- */
 #include <errno.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "bpf.h"
+#include "clock.h"
 #include "entry.h"
-#include "pipe.h"
+#include "session.h"
 
 #ifndef MADV_POPULATE_READ /* not in musl: include/uapi/asm-generic/mman-common.h */
 #define MADV_POPULATE_READ 22
@@ -70,8 +69,6 @@ static int more_rings(struct conn *c)
 	return err;
 }
 
-/* bpf_send sends what fits, at most MOST. -EAGAIN: there is no room; -EBUSY: the
- * connection is paused. */
 ssize_t bpf_send(struct conn *c, const void *buf, size_t len)
 {
 	struct page *page = (struct page *)c->own;
@@ -97,7 +94,6 @@ ssize_t bpf_send(struct conn *c, const void *buf, size_t len)
 	return err ? err : (ssize_t)(c->head - before);
 }
 
-/* bpf_sync updates the pages of both ends, or returns -errno. */
 int bpf_sync(struct conn *c)
 {
 	return submit(c, KIND_SYNC, NULL, 0);

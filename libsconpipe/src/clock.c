@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The clock, and how long to spin before sleeping. */
+#include <time.h>
 #include <unistd.h>
 
-#include "pipe.h"
+#include "clock.h"
 
 #define SPIN_US 20
 
@@ -14,7 +14,6 @@ int64_t now_ns(void)
 	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-/* spin_default is 0 on one CPU: spinning would keep it from the peer. */
 int spin_default(void)
 {
 	return sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPIN_US : 0;
@@ -25,7 +24,6 @@ int spin_default(void)
 #define SPIN_MISSES 4
 #define SPIN_RETRY 64
 
-/* spin_ns returns how long to spin after a number of failures in a row. */
 int64_t spin_ns(int spin_us, unsigned int misses)
 {
 	return misses < SPIN_MISSES || misses % SPIN_RETRY == 0 ?

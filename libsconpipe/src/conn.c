@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * Life cycle of a connection: map its files, find the peer, wait for the doorbell,
- * close.
- */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "pipe.h"
+#include "clock.h"
+#include "conn.h"
+#include "pool.h"
+#include "session.h"
 
 /* Interval at which spinning threads check whether the peer has died. */
 #define CHECK_NS 10000000
@@ -114,7 +115,6 @@ static int files_of(const struct wire_reply *a)
 	}
 }
 
-/* conn_open takes ownership of a reply's files: doorbell, page, one or two rings. */
 int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, int *files,
 	      int count)
 {
@@ -128,7 +128,6 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 		c->serial = serial;
 		c->engine = a->engine;
 		c->polled_ns = coarse_ns();
-		c->watched = -1;
 		pthread_mutex_init(&c->peer_lock, NULL);
 		pthread_mutex_init(&c->wait_lock, NULL);
 		pthread_mutex_init(&c->tx_lock, NULL);
@@ -161,7 +160,6 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 	return 0;
 }
 
-/* conn_free frees a connection that no thread uses. */
 void conn_free(struct conn *c)
 {
 	struct side *peer = atomic_load(&c->peer);
@@ -187,30 +185,6 @@ void conn_free(struct conn *c)
 	free(c);
 }
 
-/* conn_close closes a connection, and wakes all threads that wait in it. */
-void conn_close(struct conn *c)
-{
-	struct wire_request q = { .op = OP_CLOSE,
-				  .id = c->id,
-				  .arg = atomic_load(&c->messages),
-				  .size = atomic_load(&c->sent) };
-	struct wire_reply a;
-
-	atomic_store(&c->own->recv_closed, 1);
-	if (c->engine == PD_ENGINE_COPIER) {
-		pthread_mutex_lock(&c->tx_lock);
-		loan_take_back(c, NULL);
-		pthread_mutex_unlock(&c->tx_lock);
-	}
-	/* A connection that was reset does not end in order. */
-	if (!atomic_load(&c->gone) && conn_fin(c) && c->engine == PD_ENGINE_BPF)
-		bpf_sync(c);
-	session_call(&c->serial, &q, &a, NULL, NULL);
-	/* Without a broker, only this call wakes the threads. */
-	shutdown(c->fd, SHUT_RDWR);
-}
-
-/* conn_peer returns the peer's side, NULL until the peer has mapped it. */
 struct side *conn_peer(struct conn *c)
 {
 	struct side *peer = atomic_load_explicit(&c->peer, memory_order_acquire);
@@ -226,10 +200,6 @@ struct side *conn_peer(struct conn *c)
 	return atomic_load_explicit(&c->peer, memory_order_acquire);
 }
 
-/*
- * conn_poll reads the doorbell's state. It leaves the bytes in the socket: sleeping
- * threads would not wake for a consumed byte.
- */
 void conn_poll(struct conn *c)
 {
 	struct pollfd p = { .fd = c->fd, .events = POLLIN };
@@ -266,7 +236,6 @@ static void drain(struct conn *c)
 	conn_poll(c);
 }
 
-/* conn_check polls the doorbell at intervals. */
 void conn_check(struct conn *c)
 {
 	if (coarse_ns() - atomic_load_explicit(&c->polled_ns, memory_order_relaxed) >
@@ -274,7 +243,6 @@ void conn_check(struct conn *c)
 		conn_poll(c);
 }
 
-/* conn_signal wakes the peer. A full doorbell socket is signaled already. */
 void conn_signal(struct conn *c)
 {
 	if (send(c->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN &&
@@ -314,11 +282,15 @@ static int follow(struct conn *c, int64_t deadline_ns)
 	return 0;
 }
 
-/*
- * conn_wait sleeps until the doorbell rings. Before, the caller reads wakes into
- * seen, asks the peer to ring, and checks its condition once more. 0: check again;
- * -EAGAIN: the deadline has passed; -EINTR.
- */
+/* report_drained calls what conn_watch has set. */
+static void report_drained(struct conn *c)
+{
+	void (*drained)(int sid) = atomic_load(&c->drained);
+
+	if (drained)
+		drained(atomic_load(&c->watched));
+}
+
 int conn_wait(struct conn *c, uint32_t seen, int64_t deadline_ns)
 {
 	int err = 0;
@@ -338,8 +310,7 @@ int conn_wait(struct conn *c, uint32_t seen, int64_t deadline_ns)
 			err = poll_until(c->fd, deadline_ns);
 			drain(c);
 		}
-		if (atomic_load(&c->watched) >= 0)
-			table_notify_sets(atomic_load(&c->watched));
+		report_drained(c);
 		pthread_mutex_lock(&c->wait_lock);
 		c->polling = false;
 		atomic_fetch_add(&c->wakes, 1);
@@ -349,7 +320,6 @@ int conn_wait(struct conn *c, uint32_t seen, int64_t deadline_ns)
 	return err;
 }
 
-/* conn_signaled: a set calls it when the doorbell rang. */
 void conn_signaled(struct conn *c)
 {
 	if (c->engine == PD_ENGINE_UNIX)
@@ -362,22 +332,6 @@ void conn_signaled(struct conn *c)
 	pthread_mutex_unlock(&c->wait_lock);
 }
 
-/* conn_progress returns a value that changes with every action of the peer. */
-uint64_t conn_progress(struct conn *c)
-{
-	struct side *peer = atomic_load(&c->peer);
-	uint64_t mark = 1 + atomic_load(&c->gone) + 2 * !!atomic_load(&c->broken);
-
-	if (c->engine == PD_ENGINE_UNIX)
-		return unix_progress(c);
-	if (peer)
-		mark += 4 * atomic_load(&peer->fin) +
-			8 * atomic_load(&peer->recv_closed) +
-			16 * (atomic_load(&peer->head) + 3 * atomic_load(&peer->tail));
-	return mark;
-}
-
-/* conn_error returns the errno of a broken connection, else 0. */
 int conn_error(struct conn *c)
 {
 	struct side *peer = atomic_load(&c->peer);
@@ -389,12 +343,16 @@ int conn_error(struct conn *c)
 									     0;
 }
 
-/* conn_wake wakes this process's threads. It asks the broker: only the broker and the
- * peer can ring this end's doorbell. */
 void conn_wake(struct conn *c)
 {
 	struct wire_reply a;
 
 	if (ask(c, OP_WAKE, 0, &a, NULL, NULL))
 		conn_signaled(c);
+}
+
+void conn_watch(struct conn *c, int sid, void (*drained)(int sid))
+{
+	atomic_store(&c->watched, sid);
+	atomic_store(&c->drained, drained);
 }

@@ -12,7 +12,12 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "pipe.h"
+#include "clock.h"
+#include "epoll.h"
+#include "recv.h"
+#include "send.h"
+#include "table.h"
+#include "unix.h"
 
 /* Most doorbells that one epoll_wait returns. */
 #define GATHER 64
@@ -27,7 +32,7 @@ struct item {
 	uint32_t serial;
 	uint32_t events;
 	epoll_data_t data;
-	uint64_t mark; /* conn_progress at the last reported edge, 0 for none */
+	uint64_t mark; /* progress at the last reported edge, 0 for none */
 	bool done; /* EPOLLONESHOT: the event was reported */
 	bool listed;
 	struct item *next, *prev;
@@ -127,9 +132,9 @@ static void drop(struct set *set, struct item *it)
 	free(it);
 }
 
-/* set_drop removes a socket that is being closed. The broker holds its doorbell
+/* leave removes a socket that is being closed. The broker holds its doorbell
  * too, so the kernel would continue to report it. */
-void set_drop(struct set *set, int sid)
+static void leave(struct set *set, int sid)
 {
 	struct item *it;
 
@@ -153,7 +158,6 @@ void set_free(struct set *set)
 	free(set);
 }
 
-/* set_forget closes the set's files only; for the child after fork. */
 void set_forget(struct set *set)
 {
 	if (set->fd >= 0)
@@ -173,8 +177,8 @@ static void kick(struct set *set)
 	(void)ignored;
 }
 
-/* set_notify puts a socket on the ready list. */
-void set_notify(struct set *set, int sid)
+/* notify puts a socket on the ready list. */
+static void notify(struct set *set, int sid)
 {
 	struct item *it;
 
@@ -185,6 +189,29 @@ void set_notify(struct set *set, int sid)
 		kick(set);
 	}
 	pthread_mutex_unlock(&set->lock);
+}
+
+/* each_set calls fn for all sets. */
+static void each_set(void (*fn)(struct set *, int sid), int sid)
+{
+	struct sock *s;
+	int i;
+
+	for (i = 0; (s = table_next(&i, KIND_SET)); i++) {
+		fn(s->set, sid);
+		table_put(s);
+	}
+}
+
+void sets_leave(int sid)
+{
+	each_set(leave, sid);
+}
+
+/* sets_notify marks a socket whose doorbell rang in all sets. */
+static void sets_notify(int sid)
+{
+	each_set(notify, sid);
 }
 
 static int enlarge(struct set *set, int sid)
@@ -252,7 +279,7 @@ static int add(struct set *set, int sid, const struct epoll_event *event)
 	}
 	atomic_fetch_add(&s->sets, 1);
 	if (s->conn)
-		atomic_store(&s->conn->watched, sid);
+		conn_watch(s->conn, sid, sets_notify);
 	set->items[sid] = it;
 	append(set, it);
 	return 0;
@@ -309,11 +336,26 @@ static uint32_t events_of(const struct item *it, bool arm)
 	return events & (it->events | EPOLLHUP | EPOLLERR);
 }
 
+/* progress returns a value that changes with every action of the peer. */
+static uint64_t progress(struct conn *c)
+{
+	struct side *peer = atomic_load(&c->peer);
+	uint64_t mark = 1 + atomic_load(&c->gone) + 2 * !!atomic_load(&c->broken);
+
+	if (c->engine == PD_ENGINE_UNIX)
+		return unix_progress(c);
+	if (peer)
+		mark += 4 * atomic_load(&peer->fin) +
+			8 * atomic_load(&peer->recv_closed) +
+			16 * (atomic_load(&peer->head) + 3 * atomic_load(&peer->tail));
+	return mark;
+}
+
 /* is_edge reports whether the state changed since the last report. A doorbell may
  * ring for an event that was reported already. */
 static bool is_edge(struct item *it)
 {
-	uint64_t mark = it->s->conn ? conn_progress(it->s->conn) : 0;
+	uint64_t mark = it->s->conn ? progress(it->s->conn) : 0;
 
 	if (mark && mark == it->mark)
 		return false;
@@ -372,7 +414,7 @@ static int gather(struct set *set, int timeout_ms, bool waits)
 	}
 	pthread_mutex_unlock(&set->lock);
 	while (count > 0)
-		table_notify_sets(others[--count]);
+		sets_notify(others[--count]);
 	return n;
 }
 

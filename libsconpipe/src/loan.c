@@ -1,23 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * Zero-copy sending with the engine copier: the library tells the broker where in
- * the sender's memory the bytes of some stream positions are. These positions keep
- * their space in the ring, so room is computed as for copied bytes, and a loan can
- * be revoked by copying its bytes to that space.
- *
- * Steps of a loan:
- *
- * 1. loan_put records it in the page before head covers its bytes.
- * 2. The broker copies the bytes and advances tail: the buffer is free.
- * 3. loan_take_back revokes it earlier: it copies the unread bytes to the ring, clears
- *    the loan's region, and waits for copies that the broker has begun. If the buffer
- *    is freed, it also unregisters the buffer.
- */
 #include <errno.h>
 #include <sched.h>
 #include <string.h>
 
-#include "pipe.h"
+#include "clock.h"
+#include "cpu.h"
+#include "loan.h"
+#include "memory.h"
+#include "session.h"
+#include "table.h"
 
 /* Shorter sends are copied, and so are the first ones of a connection: few connections
  * last long enough to repay the registration of a buffer. */
@@ -79,8 +70,6 @@ static struct region *region_of(struct conn *c, const void *buf, size_t len)
 								   NULL;
 }
 
-/* loan_put lends the next n bytes of the stream. It returns false if the caller has to
- * copy them. */
 bool loan_put(struct conn *c, const char *buf, size_t n)
 {
 	struct region *r;
@@ -115,8 +104,6 @@ static bool of_block(struct conn *c, struct loan *l, const struct block *b)
 	return number;
 }
 
-/* loan_has reports whether the broker may still read a buffer; with arm, the doorbell
- * rings when there is room. */
 bool loan_has(struct conn *c, const struct block *b, bool arm)
 {
 	bool has = false;
@@ -136,7 +123,6 @@ bool loan_has(struct conn *c, const struct block *b, bool arm)
 	return has;
 }
 
-/* loan_wait waits until the broker has read a buffer; 0 or -errno. */
 int loan_wait(struct sock *s, struct conn *c, const struct block *b)
 {
 	int64_t spin_until = now_ns() + s->spin_us * INT64_C(1000);
@@ -187,8 +173,6 @@ static void revoke(struct conn *c, struct loan *l)
 	}
 }
 
-/* loan_take_back revokes the loans of a buffer, or all for NULL; it requires
- * tx_lock. */
 void loan_take_back(struct conn *c, const struct block *b)
 {
 	uint64_t n;
@@ -208,4 +192,25 @@ void loan_take_back(struct conn *c, const struct block *b)
 		session_call(&c->serial, &q, &a, NULL, NULL);
 		c->regions[i] = (struct region){ 0 };
 	}
+}
+
+/* take_back revokes all connections' loans of a buffer. */
+static void take_back(const struct block *b)
+{
+	struct sock *s;
+	int i;
+
+	for (i = 0; (s = table_next(&i, KIND_CONN)); i++) {
+		if (s->conn->engine == PD_ENGINE_COPIER) {
+			pthread_mutex_lock(&s->conn->tx_lock);
+			loan_take_back(s->conn, b);
+			pthread_mutex_unlock(&s->conn->tx_lock);
+		}
+		table_put(s);
+	}
+}
+
+void loan_allow(void)
+{
+	memory_share(take_back);
 }

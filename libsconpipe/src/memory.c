@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * Buffers of pd_malloc, and the send buffer table that lists them. They are resident:
- * the engine bpf copies from them and cannot wait for page faults.
- *
- * In a process that has asked for the engine copier, large buffers are memory files,
- * which the library can pass to the broker (loan.c). Sealing keeps the process from
- * shrinking a file that the broker reads.
- */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "pipe.h"
+#include "../include/sconpipe.h"
+#include "memory.h"
+#include "ring.h"
 
 #define HUGE_PAGE (2 << 20)
 /* Sizes that are memory files; the broker counts offsets in 32 bits. */
@@ -26,7 +22,7 @@ static struct {
 	pthread_mutex_t lock;
 	struct block *blocks;
 	size_t count, room;
-	atomic_bool shares;
+	_Atomic(void (*)(const struct block *b)) take_back; /* NULL: none is shared */
 	atomic_int files;
 } table = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -40,9 +36,9 @@ void memory_after_fork(void)
 	pthread_mutex_unlock(&table.lock);
 }
 
-void memory_share(void)
+void memory_share(void (*take_back)(const struct block *b))
 {
-	atomic_store(&table.shares, true);
+	atomic_store(&table.take_back, take_back);
 }
 
 /* make_shared makes a buffer that is a memory file. If it returns false, the caller
@@ -80,7 +76,7 @@ static int make(struct block *b)
 	size_t align = b->size >= HUGE_PAGE ? HUGE_PAGE : 64;
 	int err;
 
-	if (atomic_load(&table.shares) && b->size >= LEAST_SHARED &&
+	if (atomic_load(&table.take_back) && b->size >= LEAST_SHARED &&
 	    b->size <= MOST_SHARED && make_shared(b))
 		return 0;
 	err = posix_memalign(&b->at, align, b->size);
@@ -165,11 +161,10 @@ void pd_free(void *buf)
 	table.blocks[i] = table.blocks[--table.count];
 	pthread_mutex_unlock(&table.lock);
 	if (b.file >= 0)
-		table_take_back(&b);
+		table.take_back(&b);
 	unmake(&b);
 }
 
-/* memory_block finds the buffer that begins at an address. */
 bool memory_block(const void *buf, struct block *b)
 {
 	bool has;
@@ -184,7 +179,6 @@ bool memory_block(const void *buf, struct block *b)
 	return has;
 }
 
-/* memory_shared finds the memory file that contains some bytes. */
 bool memory_shared(const void *buf, size_t len, struct block *b)
 {
 	bool has = false;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Options of sockets. */
 #include <errno.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/time.h>
 
-#include "pipe.h"
+#include "../include/sconpipe.h"
+#include "loan.h"
+#include "options.h"
+#include "send.h"
 
 #define KNOWN_ENGINES                                                         \
 	(1 << PD_ENGINE_BPF | 1 << PD_ENGINE_SEALED | 1 << PD_ENGINE_COPIER | \
@@ -42,7 +45,7 @@ static int set_number(struct sock *s, int name, int value)
 			return -EISCONN;
 		s->engines = value;
 		if (value & 1 << PD_ENGINE_COPIER)
-			memory_share();
+			loan_allow();
 		return 0;
 	default:
 		return -ENOPROTOOPT;

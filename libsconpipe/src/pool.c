@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * The pool: rings that this process's connections receive from by turns. The program of
- * the engine bpf lends a connection one while bytes of it are unread
- * (internal/pipe/bpf/pipe_copy.bpf.c). A child after fork does not inherit it.
- */
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "pipe.h"
+#include "pool.h"
+#include "session.h"
 
 #define CHUNK ((size_t)CHUNK_RINGS * 2 * POOL_RING)
 
@@ -35,7 +33,6 @@ static void drop(struct pool *p)
 	free(p);
 }
 
-/* pool_get begins a use of the pool of a connection to the broker; NULL: no memory. */
 struct pool *pool_get(uint32_t serial)
 {
 	struct pool *p;
@@ -66,7 +63,6 @@ void pool_put(struct pool *p)
 	pthread_mutex_unlock(&lock);
 }
 
-/* pool_forget runs in the child after fork: the parent's pool is not mapped there. */
 void pool_forget(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -95,7 +91,6 @@ static int map_chunk(struct pool *p, uint32_t index)
 	return err;
 }
 
-/* pool_ring finds the ring that a generation names. */
 int pool_ring(struct pool *p, uint32_t generation, struct ring *r)
 {
 	uint32_t index = generation % (POOL_CHUNKS * CHUNK_RINGS),

@@ -10,9 +10,17 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-#include "pipe.h"
+#include "bpf.h"
+#include "clock.h"
+#include "cpu.h"
+#include "pool.h"
+#include "recv.h"
+#include "session.h"
+#include "unix.h"
 
 /* Limit of the queue of lent buffers; only very small buffers reach it. */
 #define MOST_LENT 65536
@@ -393,7 +401,6 @@ int conn_recv_done(struct conn *c, size_t len)
 	return err;
 }
 
-/* conn_stop_recv shuts down receiving. */
 int conn_stop_recv(struct conn *c)
 {
 	pthread_mutex_lock(&c->rx_lock);
@@ -409,8 +416,6 @@ int conn_stop_recv(struct conn *c)
 	return 0;
 }
 
-/* conn_readable returns the receive events that are pending; with arm, the doorbell
- * rings when there are more. */
 uint32_t conn_readable(struct conn *c, bool arm)
 {
 	struct side *peer;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Mapped memory of a connection. A child after fork does not inherit it. */
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "pipe.h"
+#include "ring.h"
 
 char *rings_map(int fd, size_t size, size_t count, bool writable)
 {
@@ -51,8 +50,6 @@ void ring_unmap(struct ring *r)
 	*r = (struct ring){ 0 };
 }
 
-/* memory_file makes a memory file; -1 on error. It checks RLIMIT_FSIZE itself: the
- * kernel would kill a process that exceeds it. */
 int memory_file(const char *name, unsigned int flags, size_t size)
 {
 	struct rlimit most;

@@ -9,9 +9,16 @@
  */
 #include <errno.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-#include "pipe.h"
+#include "bpf.h"
+#include "clock.h"
+#include "cpu.h"
+#include "loan.h"
+#include "send.h"
+#include "session.h"
+#include "unix.h"
 
 /* Bytes per step: the receiver reads one step while the next is copied. */
 #define MOST_PIECE (256 << 10)
@@ -243,7 +250,6 @@ ssize_t conn_send(struct sock *s, const void *buf, size_t len)
 	return n;
 }
 
-/* conn_fin shuts down sending. */
 int conn_fin(struct conn *c)
 {
 	/* Set without tx_lock, which a sending thread holds: that thread checks fin. */
@@ -257,8 +263,6 @@ int conn_fin(struct conn *c)
 	return 0;
 }
 
-/* conn_writable reports whether a send would not block, errors included; with arm,
- * the doorbell rings when that becomes true. */
 bool conn_writable(struct conn *c, bool arm)
 {
 	bool can;

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * The process's connection to the broker: opened at the first request, and reopened
- * after the broker has restarted.
- *
- * An unresponsive broker, stopped or hanging, is treated as dead: the connection is
- * closed with all that the process has there. The kernel closes the files of a late
- * answer.
- */
 #include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "pipe.h"
+#include "clock.h"
+#include "session.h"
+#include "trust.h"
 
 #define DEFAULT_SOCKET "/run/scon/pipe/pipe.sock"
 
@@ -49,7 +47,6 @@ static struct {
 
 static char *socket_path; /* the broker's socket, read from the environment once */
 
-/* session_settings reads the settings early: a program may clear its environment. */
 void session_settings(void)
 {
 	const char *path = getenv("SCON_PIPE_SOCKET");
@@ -331,12 +328,6 @@ static int public_error(int err)
 	}
 }
 
-/*
- * session_give sends a request to the broker, with a file unless file is -1. *serial
- * names the connection to use, 0 for any; on return, the one used. *count is the
- * capacity of files; on return, their number. -ECONNABORTED: that connection has
- * ended; -ETIMEDOUT: the broker did not answer, and the connection was closed.
- */
 int session_give(uint32_t *serial, struct wire_request *q, int file, struct wire_reply *a,
 		 int *files, int *count)
 {
@@ -359,13 +350,11 @@ int session_call(uint32_t *serial, struct wire_request *q, struct wire_reply *a,
 	return session_give(serial, q, -1, a, files, count);
 }
 
-/* session_file returns the connection's descriptor, -1 for none. */
 int session_file(void)
 {
 	return session.fd;
 }
 
-/* session_hello opens the session if there is none. */
 int session_hello(void)
 {
 	int64_t begun = now_ns();
@@ -379,7 +368,6 @@ int session_hello(void)
 	return err < 0 ? public_error(err) : 0;
 }
 
-/* session_forget resets the session in the child after fork, which has one thread. */
 void session_forget(void)
 {
 	session.lock = (pthread_mutex_t)ERRORCHECK_MUTEX;

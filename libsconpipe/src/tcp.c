@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * The TCP sockets that reserve a name and that prove a connection. The process makes
- * them, so that the kernel checks the process's own rights; the broker keeps them.
- */
 #include <errno.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-#include "pipe.h"
+#include "clock.h"
+#include "tcp.h"
 
 /* How long the network may take, in milliseconds: a SYN that is lost comes again
  * after one second. */
@@ -32,7 +30,6 @@ static int close_with(int fd, int err)
 	return err;
 }
 
-/* tcp_listen returns a socket that listens at a name. */
 int tcp_listen(const struct sockaddr_in *name)
 {
 	int fd = tcp_socket(), on = 1;
@@ -69,7 +66,6 @@ static int await_connected(int fd)
 	return -err;
 }
 
-/* tcp_connect returns a socket that is connected to a name. */
 int tcp_connect(const struct sockaddr_in *name)
 {
 	int fd = tcp_socket(), err;

@@ -1,20 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * Who is behind the broker's socket. The process passes its sockets to the broker, so
- * another program at that name could read its bytes. The process passes nothing, and
- * calls fail with EACCES, unless
- *
- * 1. the socket's directory belongs to root or to this user, and no other user may write
- *    to it. In a user namespace, root of the host appears as the overflow user;
- * 2. if the directory is a mount, as a container has it, it is read-only: the
- *    container's root could replace the socket otherwise;
- * 3. the process that listens has the user ID of the directory's owner;
- * 4. it shows a file of this process's network namespace in its first reply. Another
- *    container can open that only with CAP_NET_ADMIN.
- */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -24,7 +12,7 @@
 #include <linux/stat.h>
 #endif
 
-#include "pipe.h"
+#include "trust.h"
 
 #define OVERFLOW_UID 65534
 
@@ -32,7 +20,6 @@
 #define STATX_ATTR_MOUNT_ROOT 0x2000
 #endif
 
-/* trust_directory checks 1 and 2 of a socket's directory, and returns its owner. */
 int trust_directory(const char *socket, uid_t *owner)
 {
 	char dir[sizeof(((struct sockaddr_un *)0)->sun_path)];
@@ -59,7 +46,6 @@ int trust_directory(const char *socket, uid_t *owner)
 	return 0;
 }
 
-/* trust_peer checks 3. */
 int trust_peer(int fd, uid_t owner)
 {
 	socklen_t size = sizeof(struct ucred);
@@ -70,7 +56,6 @@ int trust_peer(int fd, uid_t owner)
 	return cred.uid == owner ? 0 : -EACCES;
 }
 
-/* trust_proof checks 4, of a file that came with the first reply. It closes the file. */
 int trust_proof(int file)
 {
 	struct stat shown, own;

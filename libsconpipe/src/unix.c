@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * The engine unix: the doorbell is a UNIX socket and carries the bytes. The kernel
- * buffers them and wakes waiting threads.
- */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 
-#include "pipe.h"
+#include "clock.h"
+#include "session.h"
+#include "unix.h"
 
 /* Maximum size of a buffer that is kept for the next pd_recv. */
 #define MOST_SPARE (256 << 10)
@@ -120,7 +120,6 @@ ssize_t unix_recv_copy(struct sock *s, void *buf, size_t len)
 	return len ? receive(s, buf, len) : 0;
 }
 
-/* unix_recv receives into a buffer of the library; conn_recv calls it. */
 ssize_t unix_recv(struct sock *s, size_t len, void **buf)
 {
 	struct conn *c = s->conn;
@@ -138,7 +137,6 @@ ssize_t unix_recv(struct sock *s, size_t len, void **buf)
 	return n;
 }
 
-/* unix_done returns a buffer to the library. */
 void unix_done(struct conn *c, void *buf)
 {
 	free(atomic_exchange(&c->spare, buf));
@@ -175,7 +173,6 @@ uint32_t unix_readable(struct conn *c)
 	       (end_status(NULL, c) ? EPOLLERR | EPOLLHUP : EPOLLRDHUP);
 }
 
-/* unix_progress returns a value that changes with bytes, room and the end. */
 uint64_t unix_progress(struct conn *c)
 {
 	short ready = poll_now(c, POLLOUT | POLLRDHUP);
