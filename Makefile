@@ -130,7 +130,7 @@ lint:
 	$(call say,LINT,./...)
 	$(Q)for m in $(MODULES); do (cd $$m && go vet ./... && go tool staticcheck ./...) || exit 1; done
 	$(Q)go vet -tags pprof ./cmd/scon
-	$(Q)scripts/check-run-layers.sh
+	$(Q)scripts/check-layers.sh
 	$(Q)scripts/check-commits.sh
 	$(Q)case $$(go env GOVERSION) in \
 	go$(GO_MINOR)*) bad=$$("$$(go env GOROOT)/bin/gofmt" -l .) && [ -z "$$bad" ] || { echo "gofmt: $$bad" >&2; exit 1; } ;; \

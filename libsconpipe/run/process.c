@@ -28,7 +28,7 @@
  * it never confuses bytes of the two.
  *
  * This file has the process's life cycle: the start of an image, which adopts the
- * channels that the previous image has left, fork, and exit. scripts/check-run-layers.sh
+ * channels that the previous image has left, fork, and exit. scripts/check-layers.sh
  * lists the layers from the bottom.
  */
 #include <stdlib.h>

@@ -3,6 +3,7 @@
  * The public calls: internal calls return -errno, which they turn into -1 and errno.
  *
  * Lock order: set, tx_lock or rx_lock of a connection, its peer_lock, session, table.
+ * scripts/check-layers.sh lists the layers from the bottom.
  */
 #include <errno.h>
 #include <poll.h>

@@ -67,7 +67,7 @@ out=; for arg; do [ "$out" != -o ] || { mkdir -p "${arg%/*}" && : >"$arg"; }; ou
 	if err != nil {
 		t.Fatalf("copy the sources: %v: %s", err, out)
 	}
-	for _, script := range []string{"check-generated", "clang14", "check-run-layers"} {
+	for _, script := range []string{"check-generated", "clang14", "check-layers"} {
 		m.write("scon/scripts/"+script+".sh", "")
 	}
 	return m
