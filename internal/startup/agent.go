@@ -16,16 +16,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"os"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/host/netns"
@@ -48,62 +42,49 @@ type Options struct {
 // Agent makes the devices of containers whose host ends are in one network
 // namespace, that of its process. It is safe for concurrent use.
 type Agent struct {
-	opts  Options
-	log   *slog.Logger
-	host  *devices.Host
-	store *store
-	home  uint64 // inode of the agent's namespace
-	// userns is the inode of the user namespace that owns home.
-	userns  uint64
+	opts    Options
+	log     *slog.Logger
+	host    *devices.Host
+	store   *store
+	home    namespace
 	beneath bool // the kernel can mount beneath a mount
 
 	ctx        context.Context // ends with the agent
 	cancel     context.CancelFunc
-	pulse      *service.Pulse // of guardRules
-	rules      chan struct{}  // signals that rules have changed
 	background sync.WaitGroup
 
-	gates  *gates
-	stages *stageLog
-	busy   keyedMutex // held by the request of an attachment
-	census *census
-	owners *owners
-	claims *claims
-	starts *starts
-	tally  *tally
-
-	mu       sync.Mutex
-	networks map[string]*network // by name
-	records  map[string]*Record  // by key
-	closed   bool
+	// Each of these has its own lock.
+	stages   stages
+	records  *records
+	networks *networks
+	census   *census
+	owners   *owners
+	starts   *starts
+	tally    *tally
+	guard    guard
 }
 
 // New starts an agent and reconciles the kernel's state with the records.
 func New(o Options) (_ *Agent, err error) {
 	a := &Agent{
-		opts: o, log: o.Logger, gates: newGates(o.Config.Limits), beneath: netns.HasBeneath(),
-		networks: make(map[string]*network), records: make(map[string]*Record),
-		owners: newOwners(), claims: newClaims(), starts: newStarts(), tally: newTally(),
-		pulse: service.NewPulse(), rules: make(chan struct{}, 1),
+		opts: o, log: o.Logger, beneath: netns.HasBeneath(), stages: stages{gates: newGates(o.Config.Limits)},
+		census: new(census), owners: newOwners(), starts: newStarts(), tally: newTally(),
+		guard: guard{service.NewPulse(), make(chan struct{}, 1)},
 	}
+	var undo undoList
+	defer undo.after(&err)
 	a.ctx, a.cancel = context.WithCancel(context.Background())
-	defer func() {
-		if err != nil {
-			a.cancel()
-		}
-	}()
-	if err := a.findHome(); err != nil {
+	undo.with(a.cancel)
+	if a.home, err = currentNamespace(); err != nil {
 		return nil, err
 	}
-	if a.store, err = openStore(o.StateDir, a.home, o.Wait); err != nil {
+	if a.store, err = openStore(o.StateDir, a.home.inode, o.Wait); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			a.store.close()
-		}
-	}()
-	if err := (home{a.home, o.Netns}).write(o.StateDir); err != nil {
+	undo.with(a.store.close)
+	a.records = newRecords(a.store)
+	a.networks = newNetworks(a)
+	if err := (home{a.home.inode, o.Netns}).write(o.StateDir); err != nil {
 		return nil, fmt.Errorf("record the agent's namespace: %w", err)
 	}
 	if err := leaveLink(o.Socket, o.StateDir); err != nil {
@@ -112,27 +93,19 @@ func New(o Options) (_ *Agent, err error) {
 	if a.host, err = devices.Open(); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			a.host.Close()
-		}
-	}()
-	if a.census = new(census); !o.Wait {
+	undo.with(a.host.Close)
+	if !o.Wait {
 		a.census = newCensus(o.Logger)
 	}
-	defer func() {
-		if err != nil {
-			a.census.close()
-		}
-	}()
+	undo.with(a.census.close)
 	if err := a.recover(); err != nil {
 		return nil, err
 	}
-	if a.stages, err = openStageLog(o.Config.StageLog); err != nil {
+	if a.stages.stageLog, err = openStageLog(o.Config.StageLog); err != nil {
 		return nil, err
 	}
+	undo.with(a.stages.close)
 	if err := a.loadNetworks(); err != nil {
-		a.stages.close()
 		return nil, err
 	}
 	a.background.Go(a.reconcile)
@@ -153,7 +126,7 @@ func (a *Agent) loadNetworks() error {
 			return fmt.Errorf("startup.networks: %s and %s both configure network %q", other, path, c.Name)
 		}
 		files[c.Name] = path
-		if err := a.prepare(a.networkOf(c)); err != nil {
+		if err := a.prepare(a.networks.get(c)); err != nil {
 			a.log.Warn("prepare a network", "file", path, "error", err)
 		}
 	}
@@ -182,71 +155,17 @@ func (a *Agent) reconcile() {
 	}
 }
 
-// guardRules restores the agent's rules until the agent ends.
-func (a *Agent) guardRules() {
-	tick := time.NewTicker(reconcileInterval)
-	defer tick.Stop()
-	beat := time.NewTicker(service.PulseInterval)
-	defer beat.Stop()
-	var soon <-chan time.Time
-	var checked time.Time
-	for {
-		a.pulse.Beat()
-		select {
-		case <-beat.C:
-			continue
-		case <-a.ctx.Done():
-			return
-		case <-tick.C:
-		case <-a.rules:
-			if soon == nil {
-				soon = time.After(time.Until(checked.Add(lull)))
-			}
-			continue
-		case <-soon:
-		}
-		soon = nil
-		if err := a.keepRules(); err != nil {
-			a.log.Error("restore missing rules", "error", err)
-		}
-		checked = time.Now()
-	}
-}
-
-// findHome sets the inode and the owner of the agent's namespace.
-func (a *Agent) findHome() error {
-	here, err := netns.Open("")
-	if err != nil {
-		return err
-	}
-	defer here.Close()
-	if a.home, err = inodeOf(here); err != nil {
-		return err
-	}
-	a.userns, err = netns.Owner(here)
-	return err
-}
-
 // Close ends the agent. Attachments stay, with the host state that their networks
 // need; everything else is removed.
 func (a *Agent) Close() error {
 	a.cancel()
 	a.background.Wait()
 	a.owners.close()
-	a.mu.Lock()
-	a.closed = true
-	networks := slices.Collect(maps.Values(a.networks))
 	used := make(map[string]bool)
-	for _, r := range a.records {
+	for _, r := range a.records.all() {
 		used[r.Network.Name] = true
 	}
-	a.mu.Unlock()
-	var errs []error
-	for _, n := range networks {
-		if n.pool != nil {
-			errs = append(errs, n.pool.Close())
-		}
-	}
+	errs := []error{a.networks.close()}
 	a.census.close()
 	a.stages.close()
 	if !a.opts.Wait {
@@ -278,139 +197,11 @@ func (a *Agent) removeUnused(used map[string]bool) error {
 	return errors.Join(a.store.removeAll(), removeLink(a.opts.Socket))
 }
 
-func (a *Agent) record(key string) *Record {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.records[key]
-}
-
-// keep writes a record: it makes the attachment exist.
-func (a *Agent) keep(r *Record) error {
-	if err := a.store.put(r); err != nil {
-		return err
-	}
-	if r.Pooled != "" {
-		a.tally.countHanded()
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.records[r.key] = r
-	return nil
-}
-
-// Add makes a container's device, for the process pid (0 is this one).
-func (a *Agent) Add(pid int, at cni.Attachment, c *cni.Conf) (*types100.Result, error) {
-	return a.add(pid, at, c, "")
-}
-
-// add is Add; bundle is "" for a container without an OCI bundle.
-func (a *Agent) add(pid int, at cni.Attachment, c *cni.Conf, bundle string) (_ *types100.Result, err error) {
-	key := keyOf(c.Name, at.ContainerID, at.IfName)
-	defer a.busy.lock(key)()
-	if a.record(key) != nil {
-		return nil, fmt.Errorf("container %s already has device %s in network %q", at.ContainerID, at.IfName, c.Name)
-	}
-	ns, err := netns.Open(seenBy(pid, at.Netns))
-	if err != nil {
-		return nil, types.NewError(types.ErrInvalidNetNS, err.Error(), "")
-	}
-	defer ns.Close()
-	inode, err := inodeOf(ns)
-	if err != nil {
-		return nil, err
-	}
-	if inode == a.home {
-		return nil, types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("namespace %s is the host's: want a container's namespace", at.Netns), "")
-	}
-	r := &Record{Network: c.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: at.Netns, Number: inode, Bundle: bundle, key: key}
-	// A path in /proc ends with its process, and its number may be reused.
-	if !strings.HasPrefix(at.Netns, "/proc/") && sees(at.Netns, inode) {
-		r.Inode = inode
-	}
-	// A DEL recorded without the agent does not apply to the new attachment.
-	if err := a.store.forget(key); err != nil {
-		return nil, err
-	}
-	end := a.begin(StageAddCNI, at.ContainerID)
-	defer end()
-	n := a.networkOf(c)
-	err = a.addPooled(n, r, ns, pid, c)
-	if in := errInPlace(""); errors.As(err, &in) {
-		a.tally.countInPlace(string(in))
-		if err != errInPlace(in) {
-			a.log.Warn("hand over a pooled namespace", "container", at.ContainerID, "error", err)
-		}
-		err = a.addInPlace(n, r, ns, at, c)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return r.Result, nil
-}
-
-// begin enters a stage for a container; end leaves it.
-func (a *Agent) begin(s Stage, container string) (end func()) {
-	began := monotonic()
-	waited := a.gates.enter(s, container)
-	return func() {
-		a.gates.leave(s, container)
-		a.stages.add(Event{container, s, began, monotonic(), waited.Nanoseconds()})
-	}
-}
-
-// addInPlace makes the device in the runtime's namespace.
-func (a *Agent) addInPlace(n *network, r *Record, ns *os.File, at cni.Attachment, c *cni.Conf) (err error) {
-	if devices.HasHost(c.Kind) {
-		r.Host = inPlacePrefix + r.key
-	}
-	if err := a.lease(n, r, at, c); err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, a.unlease(r))
-		}
-	}()
-	step("add-leased")
-	where := r.Netns
-	if r.Inode == 0 && !strings.HasPrefix(where, "/proc/") {
-		where = ns.Name()
-	}
-	a.owners.set(r.Host, Owner{Netns: where, ContainerID: r.ContainerID})
-	defer func() {
-		if err != nil {
-			a.owners.remove(r.Host)
-		}
-	}()
-	end := a.begin(StageAttachIf, r.ContainerID)
-	s := devices.Spec{Conf: c, Netns: ns, Name: r.IfName, Host: r.Host, Leases: r.Leases}
-	if r.Host == "" {
-		s.Mark = a.alias(r.mark())
-	}
-	made, err := a.make(n, s)
-	end()
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, a.removeDevice(r))
-		}
-	}()
-	step("add-made")
-	r.Result = resultOf(c, r, made)
-	if err := a.keep(r); err != nil {
-		return err
-	}
-	step("add-kept")
-	return nil
-}
-
 // Del removes a container's device; a missing device is no error.
 func (a *Agent) Del(at cni.Attachment, c *cni.Conf) error {
 	key := keyOf(c.Name, at.ContainerID, at.IfName)
-	defer a.busy.lock(key)()
-	if r := a.record(key); r != nil {
+	defer a.records.lock(key)()
+	if r := a.records.get(key); r != nil {
 		return a.detach(r.of(at, c))
 	}
 	// An ADD that was interrupted before it wrote a record may have left a device.
@@ -441,17 +232,15 @@ func (a *Agent) detach(r *Record) error {
 		return err
 	}
 	// While the record exists, the addresses belong to it.
-	a.release(r)
-	a.mu.Lock()
-	delete(a.records, r.key)
-	a.mu.Unlock()
+	a.networks.release(r)
+	a.records.remove(r)
 	a.owners.remove(r.Host)
 	step("del-record")
 	if r.Pooled == "" {
 		return nil
 	}
 	// The name exists for containers of scon-oci.
-	if err := netns.Delete(a.pooledName(r.Pooled)); err != nil && !errors.Is(err, netns.ErrNotExist) {
+	if err := netns.Delete(a.home.pooledName(r.Pooled)); err != nil && !errors.Is(err, netns.ErrNotExist) {
 		return err
 	}
 	step("del-name")
@@ -495,15 +284,8 @@ func (a *Agent) GC(c *cni.Conf) error {
 	for _, v := range c.Valid {
 		valid[keyOf(c.Name, v.ContainerID, v.IfName)] = true
 	}
-	err := a.detachAll(a.attachments(), func(r *Record) bool { return r.Network.Name == c.Name && !valid[r.key] })
+	err := a.detachAll(a.records.all(), func(r *Record) bool { return r.Network.Name == c.Name && !valid[r.key] })
 	return errors.Join(err, a.askDelegate("GC", c))
-}
-
-// attachments returns the current attachments.
-func (a *Agent) attachments() []*Record {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Collect(maps.Values(a.records))
 }
 
 // detachAll removes the attachments for which doomed returns true.
@@ -511,14 +293,11 @@ func (a *Agent) detachAll(all []*Record, doomed func(*Record) bool) error {
 	var errs []error
 	hung := make(map[string]bool) // networks whose plugin hung: the next call would hang, too
 	for _, r := range all {
-		if !doomed(r) {
+		if !doomed(r) || hung[r.Network.Name] {
 			continue
 		}
-		if hung[r.Network.Name] {
-			continue
-		}
-		unlock := a.busy.lock(r.key)
-		if a.record(r.key) == r { // else it was removed or replaced meanwhile
+		unlock := a.records.lock(r.key)
+		if a.records.get(r.key) == r { // else it was removed or replaced meanwhile
 			err := a.detach(r)
 			hung[r.Network.Name] = errors.Is(err, context.DeadlineExceeded)
 			errs = append(errs, err)
@@ -531,9 +310,9 @@ func (a *Agent) detachAll(all []*Record, doomed func(*Record) bool) error {
 // Status reports whether an ADD would succeed and existing attachments still have
 // their network.
 func (a *Agent) Status(c *cni.Conf) error {
-	n := a.networkOf(c)
+	n := a.networks.get(c)
 	if err := a.host.CheckShared(&c.Network); err != nil {
-		if a.hasContainers(c.Name) {
+		if a.records.inUse(c.Name) {
 			return types.NewError(types.ErrLimitedConnectivity, fmt.Sprintf("network %q: its containers are disconnected: %v", c.Name, err), "")
 		}
 		n.unprepare()
@@ -555,26 +334,6 @@ func (a *Agent) askDelegate(verb string, c *cni.Conf) error {
 	}
 	_, err := cni.Delegate(a.ctx, c.IPAM.Type, cni.Request{Command: verb, Path: c.Path, Input: c.Raw})
 	return err
-}
-
-func (a *Agent) hasContainers(network string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, r := range a.records {
-		if r.Network.Name == network {
-			return true
-		}
-	}
-	return false
-}
-
-// inodeOf returns the inode of a namespace, which identifies it.
-func inodeOf(ns *os.File) (uint64, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(ns.Fd()), &st); err != nil {
-		return 0, fmt.Errorf("stat namespace: %w", err)
-	}
-	return st.Ino, nil
 }
 
 // step is a point at which a test may kill the process.

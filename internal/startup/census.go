@@ -79,6 +79,13 @@ func (c *census) user(inode uint64, since time.Time) (pid int, err error) {
 	return pid, nil
 }
 
+// isFree reports whether no process is in a namespace that cannot be entered since the given
+// time, as far as is known.
+func (c *census) isFree(inode uint64, since time.Time) bool {
+	pid, err := c.user(inode, since)
+	return err == nil && pid == 0
+}
+
 // isDeserted reports whether no thread of any process is in a namespace.
 func (c *census) isDeserted(inode uint64) (bool, error) {
 	if c.iter == nil {

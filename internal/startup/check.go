@@ -16,8 +16,8 @@ import (
 // namespace's path as this process sees it.
 func (a *Agent) Check(path string, at cni.Attachment, c *cni.Conf) error {
 	key := keyOf(c.Name, at.ContainerID, at.IfName)
-	defer a.busy.lock(key)()
-	r := a.record(key)
+	defer a.records.lock(key)()
+	r := a.records.get(key)
 	if r == nil {
 		return types.NewError(types.ErrUnknownContainer, fmt.Sprintf("container %s has no device %s in network %q", at.ContainerID, at.IfName, c.Name), "")
 	}

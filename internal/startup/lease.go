@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -15,53 +14,23 @@ import (
 	"github.com/scon-project/scon/internal/startup/ipam"
 )
 
-// lease leases addresses for an attachment, from the network's own ranges or from
+// lease leases addresses for the attachment, from the network's own ranges or from
 // another IPAM plugin.
-func (a *Agent) lease(n *network, r *Record, at cni.Attachment, c *cni.Conf) (err error) {
-	if n.space != nil {
-		r.Leases, err = n.space.Allocate(now())
-		if errors.Is(err, ipam.ErrExhausted) && n.pool != nil {
-			r.Leases, err = n.leaseOfPool()
-		}
-		if errors.Is(err, ipam.ErrExhausted) {
-			return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("network %q: %v", c.Name, err), "")
-		}
-		return err
+func (d *addition) lease() (err error) {
+	if d.n.space == nil {
+		return d.leaseOfDelegate()
 	}
-	result, err := a.leaseOfDelegate(r, at, c)
-	if err != nil {
-		return fmt.Errorf("ask ipam plugin %s for an address: %w", c.IPAM.Type, err)
+	d.r.Leases, err = d.n.space.Allocate(now())
+	if errors.Is(err, ipam.ErrExhausted) && d.n.pool != nil {
+		d.r.Leases, err = d.n.leaseOfPool()
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, a.unlease(r))
-		}
-	}()
-	for _, ip := range result.IPs {
-		addr, ok := netip.AddrFromSlice(ip.Address.IP)
-		bits, _ := ip.Address.Mask.Size()
-		if !ok {
-			return fmt.Errorf("ask ipam plugin %s for an address: got %v", c.IPAM.Type, ip.Address)
-		}
-		gw, _ := netip.AddrFromSlice(ip.Gateway)
-		r.Leases = append(r.Leases, ipam.Lease{Address: netip.PrefixFrom(addr.Unmap(), bits), Gateway: gw.Unmap()})
+	if errors.Is(err, ipam.ErrExhausted) {
+		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("network %q: %v", d.conf.Name, err), "")
 	}
-	n.learn(r.Leases)
-	if c.DNS.IsEmpty() {
-		c.DNS = result.DNS
+	if err == nil {
+		d.undo.by(func() error { return d.unlease(d.r) })
 	}
-	c.IPAM.Routes = nil // the plugin has read them itself
-	for _, route := range result.Routes {
-		if dst, err := netip.ParsePrefix(route.Dst.String()); err == nil {
-			c.Routes = append(c.Routes, dst)
-			gw := ""
-			if route.GW != nil {
-				gw = route.GW.String()
-			}
-			c.IPAM.Routes = append(c.IPAM.Routes, cni.Route{Dst: dst.String(), GW: gw})
-		}
-	}
-	return nil
+	return err
 }
 
 // leaseOfPool leases an address that a pooled namespace holds: containers come first.
@@ -77,23 +46,57 @@ func (n *network) leaseOfPool() (leases []ipam.Lease, err error) {
 	return n.space.Allocate(now())
 }
 
-// leaseOfDelegate asks another plugin for addresses. The plugin keeps them in files
+// leaseOfDelegate leases the addresses that another plugin chooses, and takes its routes.
+func (d *addition) leaseOfDelegate() error {
+	result, err := d.askForLease()
+	if err != nil {
+		return fmt.Errorf("ask ipam plugin %s for an address: %w", d.conf.IPAM.Type, err)
+	}
+	d.undo.by(func() error { return d.unlease(d.r) })
+	for _, ip := range result.IPs {
+		addr, ok := netip.AddrFromSlice(ip.Address.IP)
+		bits, _ := ip.Address.Mask.Size()
+		if !ok {
+			return fmt.Errorf("ask ipam plugin %s for an address: got %v", d.conf.IPAM.Type, ip.Address)
+		}
+		gw, _ := netip.AddrFromSlice(ip.Gateway)
+		d.r.Leases = append(d.r.Leases, ipam.Lease{Address: netip.PrefixFrom(addr.Unmap(), bits), Gateway: gw.Unmap()})
+	}
+	d.n.learn(d.r.Leases)
+	if d.conf.DNS.IsEmpty() {
+		d.conf.DNS = result.DNS
+	}
+	d.conf.IPAM.Routes = nil // the plugin has read them itself
+	for _, route := range result.Routes {
+		if dst, err := netip.ParsePrefix(route.Dst.String()); err == nil {
+			d.conf.Routes = append(d.conf.Routes, dst)
+			gw := ""
+			if route.GW != nil {
+				gw = route.GW.String()
+			}
+			d.conf.IPAM.Routes = append(d.conf.IPAM.Routes, cni.Route{Dst: dst.String(), GW: gw})
+		}
+	}
+	return nil
+}
+
+// askForLease asks another plugin for addresses. The plugin keeps them in files
 // of its own until a DEL, so the record is written first: it stands for an unfinished
 // attachment.
-func (a *Agent) leaseOfDelegate(r *Record, at cni.Attachment, c *cni.Conf) (*types100.Result, error) {
-	r.Args, r.CNIPath, r.Conf = at.Args, c.Path, c.Raw
-	if err := a.store.put(r); err != nil {
+func (d *addition) askForLease() (*types100.Result, error) {
+	d.r.Args, d.r.CNIPath, d.r.Conf = d.at.Args, d.conf.Path, d.conf.Raw
+	if err := d.store.put(d.r); err != nil {
 		return nil, err
 	}
-	result, err := a.delegate("ADD", r)
+	result, err := d.delegate("ADD", d.r)
 	step("add-delegated")
 	if errors.Is(err, cni.ErrNoPlugin) {
-		return nil, errors.Join(err, a.store.remove(r))
+		return nil, errors.Join(err, d.store.remove(d.r))
 	}
 	if err != nil {
 		// The plugin may have leased an address before it failed.
-		if undone := a.unlease(r); undone != nil {
-			a.log.Warn("undo a failed ADD", "container", r.ContainerID, "error", undone)
+		if undone := d.unlease(d.r); undone != nil {
+			d.log.Warn("undo a failed ADD", "container", d.r.ContainerID, "error", undone)
 		}
 	}
 	return result, err
@@ -105,7 +108,7 @@ func (a *Agent) unlease(r *Record) error {
 	if err := a.tellDelegate(r); err != nil {
 		return err
 	}
-	a.release(r)
+	a.networks.release(r)
 	if r.Network.IPAM.Type == cni.OwnIPAM {
 		return nil
 	}
@@ -122,34 +125,6 @@ func (a *Agent) tellDelegate(r *Record) error {
 		return fmt.Errorf("release an address of ipam plugin %s: %w", r.Network.IPAM.Type, err)
 	}
 	return nil
-}
-
-// release returns addresses to the network's own ranges. Addresses of a rebuilt
-// record are reserved in every network, those of another network in each neighbour
-// whose ranges contain them.
-func (a *Agent) release(r *Record) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for name, n := range a.networks {
-		foreign := name != r.Network.Name
-		if n.space == nil || foreign && !r.rebuilt() && !n.conf.Neighbours(&r.Network) {
-			continue
-		}
-		n.space.Release(slices.DeleteFunc(slices.Clone(r.Leases), func(l ipam.Lease) bool {
-			return (foreign || r.rebuilt()) && a.leased(name, l)
-		}), now())
-	}
-}
-
-// leased reports whether an attachment of a network has an address. The caller holds
-// mu.
-func (a *Agent) leased(network string, l ipam.Lease) bool {
-	for _, r := range a.records {
-		if r.Network.Name == network && slices.ContainsFunc(r.Leases, func(other ipam.Lease) bool { return other.Address.Addr() == l.Address.Addr() }) {
-			return true
-		}
-	}
-	return false
 }
 
 // delegate calls the IPAM plugin of an attachment's network.

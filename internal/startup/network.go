@@ -3,10 +3,12 @@ package startup
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -30,57 +32,155 @@ type network struct {
 	learned  []ipam.Set // subnets of another IPAM plugin's addresses
 }
 
-// networkOf returns the network of a request and creates it at the first one. A
-// changed configuration creates a new one; attachments of the old one stay.
-func (a *Agent) networkOf(c *cni.Conf) *network {
+// networks are those of requests, and those that are prepared on the host, by name. Its lock
+// may be taken while a network's is held, and is held while that of records is taken.
+type networks struct {
+	records  *records
+	cooldown time.Duration // of addresses
+	newPool  func(*network) *pool.Pool
+	log      *slog.Logger
+
+	mu       sync.Mutex
+	of       map[string]*network
+	prepared map[string]*cni.Conf
+	closed   bool
+}
+
+func newNetworks(a *Agent) *networks {
+	return &networks{
+		records: a.records, cooldown: a.opts.Config.AddressCooldown, newPool: a.newPool, log: a.log,
+		of: make(map[string]*network), prepared: make(map[string]*cni.Conf),
+	}
+}
+
+// get returns the network of a request and creates it at the first one. A changed
+// configuration creates a new one; attachments of the old one stay.
+func (s *networks) get(c *cni.Conf) *network {
 	digest := c.Digest()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	n := a.networks[c.Name]
-	if n != nil && n.digest == digest {
-		return n
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.of[c.Name]
+	if old != nil && old.digest == digest {
+		return old
 	}
-	n = &network{conf: c, digest: digest}
+	n := &network{conf: c, digest: digest}
 	if c.IPAM.Type == cni.OwnIPAM {
-		n.space = a.spaceOf(c)
+		n.space = s.spaceOf(c)
 	}
-	if n.space != nil && a.opts.Config.Pool.WarmTarget > 0 && !a.closed {
-		n.pool = a.newPool(n)
+	if n.space != nil && !s.closed {
+		n.pool = s.newPool(n)
 	}
-	if old := a.networks[c.Name]; old != nil && old.pool != nil {
+	if old != nil && old.pool != nil {
 		go func() {
 			if err := old.pool.Close(); err != nil {
-				a.log.Error("remove the pool of a network whose configuration changed", "network", c.Name, "error", err)
+				s.log.Error("remove the pool of a network whose configuration changed", "network", c.Name, "error", err)
 			}
 		}()
 	}
-	a.networks[c.Name] = n
+	s.of[c.Name] = n
 	return n
+}
+
+// named returns a network, nil if it is not known.
+func (s *networks) named(name string) *network {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.of[name]
+}
+
+func (s *networks) all() []*network {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.of))
+}
+
+// close ends the pools.
+func (s *networks) close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	var errs []error
+	for _, n := range s.all() {
+		if n.pool != nil {
+			errs = append(errs, n.pool.Close())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // spaceOf returns the addresses that a network leases. Reserved are the addresses of
 // its containers, leases in progress under an earlier configuration, and those of
 // other networks with overlapping ranges. The caller holds mu.
-func (a *Agent) spaceOf(c *cni.Conf) *ipam.Space {
-	if old := a.networks[c.Name]; old != nil && old.space != nil {
+func (s *networks) spaceOf(c *cni.Conf) *ipam.Space {
+	if old := s.of[c.Name]; old != nil && old.space != nil {
 		return old.space.With(c.Sets)
 	}
-	s := ipam.New(c.Sets, a.opts.Config.AddressCooldown)
-	for _, other := range a.networks {
+	space := ipam.New(c.Sets, s.cooldown)
+	for _, other := range s.of {
 		if other.space != nil && overlap(c, other.conf) {
-			s = other.space.With(c.Sets)
+			space = other.space.With(c.Sets)
 			break
 		}
 	}
-	for _, r := range a.records {
+	for _, r := range s.records.all() {
 		switch {
 		case r.Network.Name == c.Name || r.rebuilt():
-			s.Reserve(r.Leases)
+			space.Reserve(r.Leases)
 		case c.Neighbours(&r.Network):
-			s.Reserve(slices.DeleteFunc(slices.Clone(r.Leases), func(l ipam.Lease) bool { return !s.Holds(l) }))
+			space.Reserve(slices.DeleteFunc(slices.Clone(r.Leases), func(l ipam.Lease) bool { return !space.Holds(l) }))
 		}
 	}
-	return s
+	return space
+}
+
+// release returns addresses to the network's own ranges. Addresses of a rebuilt
+// record are reserved in every network, those of another network in each neighbour
+// whose ranges contain them.
+func (s *networks) release(r *Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, n := range s.of {
+		foreign := name != r.Network.Name
+		if n.space == nil || foreign && !r.rebuilt() && !n.conf.Neighbours(&r.Network) {
+			continue
+		}
+		n.space.Release(slices.DeleteFunc(slices.Clone(r.Leases), func(l ipam.Lease) bool {
+			return (foreign || r.rebuilt()) && s.records.leased(name, l)
+		}), now())
+	}
+}
+
+// claim notes that a network is to be prepared. It refuses one whose containers could reach
+// those of another tenant's network.
+func (s *networks) claim(c *cni.Conf) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, other := range s.prepared {
+		if name == c.Name {
+			continue
+		}
+		if err := cni.Apart(c, other); err != nil {
+			return err
+		}
+	}
+	s.prepared[c.Name] = c
+	return nil
+}
+
+// recover takes up a network that an earlier agent prepared, the latest configuration first.
+func (s *networks) recover(c *cni.Conf) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.prepared[c.Name] == nil {
+		s.prepared[c.Name] = c
+	}
+}
+
+// onHost returns the configurations of the prepared networks by name.
+func (s *networks) onHost() map[string]*cni.Conf {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.prepared)
 }
 
 // overlap reports whether two networks could lease the same address to neighbours.
@@ -111,7 +211,7 @@ func (a *Agent) prepare(n *network) error {
 	if n.prepared && n.shared == devices.SharedIndex(&n.conf.Network) {
 		return nil
 	}
-	if err := a.claims.add(n.conf); err != nil {
+	if err := a.networks.claim(n.conf); err != nil {
 		return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("network %q: %v", n.conf.Name, err), "")
 	}
 	if err := a.store.putNetwork(n.conf); err != nil {
@@ -124,49 +224,18 @@ func (a *Agent) prepare(n *network) error {
 	return nil
 }
 
-// claims are the networks that are prepared on the host.
-type claims struct {
-	mu sync.Mutex
-	of map[string]*cni.Conf // by name
-}
-
-func newClaims() *claims { return &claims{of: make(map[string]*cni.Conf)} }
-
-// add refuses a network whose containers could reach those of another tenant's
-// network.
-func (s *claims) add(c *cni.Conf) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name, other := range s.of {
-		if name == c.Name {
-			continue
-		}
-		if err := cni.Apart(c, other); err != nil {
-			return err
-		}
+// make makes a device, whose end on the host has an owner from before it exists; a device
+// without such an end has a mark. If the network's host state is missing, it is prepared again.
+func (a *Agent) make(n *network, s devices.Spec, o Owner, mark string) (m devices.Made, err error) {
+	if s.Host == "" {
+		s.Mark = a.home.alias(mark)
 	}
-	s.of[c.Name] = c
-	return nil
-}
-
-// recover takes up a network that an earlier agent prepared, the latest configuration first.
-func (s *claims) recover(c *cni.Conf) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.of[c.Name] == nil {
-		s.of[c.Name] = c
-	}
-}
-
-// all returns the configurations by name.
-func (s *claims) all() map[string]*cni.Conf {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.of)
-}
-
-// make makes a device. If the network's host state is missing, it is prepared again.
-func (a *Agent) make(n *network, s devices.Spec) (m devices.Made, err error) {
+	a.owners.set(s.Host, o)
+	defer func() {
+		if err != nil {
+			a.owners.remove(s.Host)
+		}
+	}()
 	for range 2 {
 		if err := a.prepare(n); err != nil {
 			return m, err

@@ -35,10 +35,10 @@ func (a *Agent) OCI(o control.OCI) error {
 	case o.Outcome != "":
 		return a.ociDone(o)
 	case o.Verb == "create":
-		a.starts.began(o.ID, a.begin(StageCgroup, o.ID))
+		a.starts.began(o.ID, a.stages.begin(StageCgroup, o.ID))
 		return a.ociCreate(o)
 	case o.Verb == "start":
-		a.starts.began(o.ID, a.begin(StageStartVM, o.ID))
+		a.starts.began(o.ID, a.stages.begin(StageStartVM, o.ID))
 		return a.ociStart(o)
 	}
 	return nil
@@ -103,7 +103,7 @@ func (a *Agent) ociDone(o control.OCI) error {
 		end()
 	}
 	if o.Verb == "delete" && o.Outcome == "done" || o.Verb == "create" && o.Outcome == "failed" {
-		return a.detachAll(a.attachments(), func(r *Record) bool { return r.ContainerID == o.ID && r.Bundle != "" })
+		return a.detachAll(a.records.all(), func(r *Record) bool { return r.ContainerID == o.ID && r.Bundle != "" })
 	}
 	return nil
 }
@@ -120,15 +120,13 @@ func (a *Agent) ociCreate(o control.OCI) (err error) {
 	if network == "" || !file.wantsNetns() {
 		return nil
 	}
-	a.mu.Lock()
-	n := a.networks[network]
-	a.mu.Unlock()
+	n := a.networks.named(network)
 	if n == nil {
 		return fmt.Errorf("container %s: %w", o.ID, unknownNetworkError(network))
 	}
 	key := keyOf(network, o.ID, pooledName)
-	defer a.busy.lock(key)()
-	if a.record(key) != nil {
+	defer a.records.lock(key)()
+	if a.records.get(key) != nil {
 		return fmt.Errorf("container %s is already in network %q", o.ID, network)
 	}
 	if file.hasUserns() {
@@ -139,45 +137,46 @@ func (a *Agent) ociCreate(o control.OCI) (err error) {
 		a.starts.wait(o.ID, pendingStart{n, o.PidFile, o.Bundle})
 		return nil
 	}
-	r := &Record{Network: n.conf.Network, ContainerID: o.ID, IfName: pooledName, Bundle: o.Bundle, key: key}
-	if n.pool == nil {
-		return a.ociWire(n, r, file)
+	var e *entry
+	if n.pool != nil {
+		if e = a.take(n); e == nil {
+			a.tally.countInPlace(poolEmpty)
+		}
 	}
-	e := a.take(n)
-	if e == nil {
-		a.tally.countInPlace("the pool is empty")
-		return a.ociWire(n, r, file)
-	}
-	step("oci-taken")
-	return a.ociHand(n, r, e, file)
-}
-
-// ociWire prepares a namespace now, for one container.
-func (a *Agent) ociWire(n *network, r *Record, file *bundle) error {
-	if n.space == nil {
-		return fmt.Errorf("network %q has ipam.type %s: scon-oci requires ipam.type scon", n.conf.Name, n.conf.IPAM.Type)
-	}
-	e, err := a.wire(n, r.ContainerID, nil)
-	if err != nil {
+	if e != nil {
+		step("oci-taken")
+	} else if e, err = a.wireNow(n, o.ID); err != nil {
 		return err
 	}
-	return a.ociHand(n, r, e, file)
+	return a.ociGive(n, e, &Record{Network: n.conf.Network, ContainerID: o.ID, IfName: pooledName, Bundle: o.Bundle, key: key}, file)
 }
 
-// ociHand hands a prepared namespace over to a container.
-func (a *Agent) ociHand(n *network, r *Record, e *entry, file *bundle) error {
-	name := a.pooledName(e.number)
-	if err := netns.Attach(name, netns.FdPath(e.ns)); err != nil {
-		return errors.Join(err, a.drop(n, e))
+// wireNow prepares a namespace now, for one container.
+func (a *Agent) wireNow(n *network, container string) (*entry, error) {
+	if n.space == nil {
+		return nil, fmt.Errorf("network %q has ipam.type %s: scon-oci requires ipam.type scon", n.conf.Name, n.conf.IPAM.Type)
 	}
+	return a.wire(n, container, nil)
+}
+
+// ociGive gives a prepared namespace to a container.
+func (a *Agent) ociGive(n *network, e *entry, r *Record, file *bundle) (err error) {
+	undo := undoList{func() error { return a.drop(n, e) }}
+	defer undo.after(&err)
+	name := a.home.pooledName(e.number)
+	if err := netns.Attach(name, netns.FdPath(e.ns)); err != nil {
+		return err
+	}
+	undo.by(func() error { return netns.Delete(name) })
 	step("oci-named")
 	r.Netns = netns.Path(name)
-	a.hand(r, e, n.conf)
-	if err := a.keep(r); err != nil {
-		return errors.Join(err, netns.Delete(name), a.drop(n, e))
+	a.give(e, r, n.conf)
+	if err := a.records.keep(r); err != nil {
+		return err
 	}
 	step("oci-kept")
-	e.ns.Close()
+	a.handed(e)
+	undo = nil // detach does it now
 	if err := file.setNetns(r.Netns); err != nil {
 		return errors.Join(err, a.detach(r))
 	}

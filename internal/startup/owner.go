@@ -70,11 +70,9 @@ func (s *owners) close() {
 // ownersAhead is how many changes a listener may lag behind before it is dropped.
 const ownersAhead = 1024
 
-// Owners returns the owners of the host's devices and a channel of later changes. The
-// channel is closed when ctx or the agent ends, or when the listener does not keep
-// up.
-func (a *Agent) Owners(ctx context.Context) (now []api.Owner, changes <-chan []api.Owner) {
-	s := a.owners
+// follow returns the owners and a channel of later changes. The channel is closed when ctx
+// or the agent ends, or when the listener does not keep up.
+func (s *owners) follow(ctx context.Context) (now []api.Owner, changes <-chan []api.Owner) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now = []api.Owner{}

@@ -30,7 +30,7 @@ type plugin struct {
 }
 
 func (p plugin) Add(at cni.Attachment, c *cni.Conf) (*types100.Result, error) {
-	return p.Agent.Add(p.pid, at, c)
+	return p.add(p.pid, at, c, "")
 }
 
 func (p plugin) Del(at cni.Attachment, c *cni.Conf) error {
@@ -106,7 +106,7 @@ func (p alone) Add(at cni.Attachment, c *cni.Conf) (result *types100.Result, err
 		return nil, noAgent(c)
 	}
 	err = p.with(c, func(a *Agent) error {
-		result, err = a.Add(0, at, c)
+		result, err = a.add(0, at, c, "")
 		return err
 	})
 	return result, err

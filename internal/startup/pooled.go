@@ -3,7 +3,6 @@ package startup
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -35,8 +34,11 @@ type entry struct {
 	shared int // ifindex of its bridge or master
 }
 
-// newPool returns a network's pool.
+// newPool returns a network's pool, nil if the settings want none.
 func (a *Agent) newPool(n *network) *pool.Pool {
+	if a.opts.Config.Pool.WarmTarget == 0 {
+		return nil
+	}
 	return pool.New(pool.Options{
 		Config: a.opts.Config.Pool,
 		Logger: a.log,
@@ -48,31 +50,21 @@ func (a *Agent) newPool(n *network) *pool.Pool {
 // wire prepares a namespace: it uses the empty one if there is one. If a container
 // waits for it, the steps count as its stages.
 func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, err error) {
-	begin := func(s Stage) (end func()) {
-		if container == "" {
-			return func() {}
-		}
-		return a.begin(s, container)
-	}
+	var undo undoList
+	defer undo.after(&err)
 	number := make([]byte, 6)
 	_, _ = rand.Read(number) // never fails
 	e := &entry{number: hex.EncodeToString(number)}
-	end := begin(StageNetNS)
+	if devices.HasHost(n.conf.Kind) {
+		e.host = pooledPrefix + e.number
+	}
+	end := a.stages.begin(StageNetNS, container)
 	e.ns, err = a.makeNamespace(empty)
 	end()
 	if err != nil {
 		return nil, err
 	}
-	if devices.HasHost(n.conf.Kind) {
-		e.host = pooledPrefix + e.number
-	}
-	a.owners.set(e.host, Owner{Netns: netns.FdPath(e.ns)})
-	defer func() {
-		if err != nil {
-			a.owners.remove(e.host)
-			e.ns.Close()
-		}
-	}()
+	undo.by(e.ns.Close)
 	step("pool-begin")
 	if container == "" && n.waiting.Load() > 0 {
 		return nil, fmt.Errorf("network %q: a container needs its addresses: %w", n.conf.Name, ipam.ErrExhausted)
@@ -80,20 +72,13 @@ func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, er
 	if e.leases, err = n.space.Allocate(now()); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			n.space.Release(e.leases, now())
-		}
-	}()
+	undo.with(func() { n.space.Release(e.leases, now()) })
 	if e.inode, err = inodeOf(e.ns); err != nil {
 		return nil, err
 	}
+	end = a.stages.begin(StageAttachIf, container)
 	s := devices.Spec{Conf: n.conf, Netns: e.ns, Name: pooledName, Host: e.host, Leases: e.leases, Loopback: true}
-	if e.host == "" {
-		s.Mark = a.alias(pooledMark + e.number)
-	}
-	end = begin(StageAttachIf)
-	e.made, err = a.make(n, s)
+	e.made, err = a.make(n, s, Owner{Netns: netns.FdPath(e.ns)}, pooledMark+e.number)
 	end()
 	if err != nil {
 		return nil, err
@@ -105,13 +90,15 @@ func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, er
 
 // makeNamespace returns the empty namespace if it is unused, else a new one.
 func (a *Agent) makeNamespace(empty *os.File) (*os.File, error) {
-	if empty != nil {
-		defer empty.Close()
-		if err := a.isUnused(empty); err == nil {
-			return netns.Reopen(empty)
-		}
+	if empty == nil {
+		return netns.New()
 	}
-	return netns.New()
+	defer empty.Close()
+	inode, err := inodeOf(empty)
+	if err != nil || !isEmpty(empty) || !a.census.isFree(inode, a.tally.lastDisplaced()) {
+		return netns.New()
+	}
+	return netns.Reopen(empty)
 }
 
 // drop removes a namespace that no container has. A runtime whose ADD failed may
@@ -148,90 +135,19 @@ func (a *Agent) take(n *network) *entry {
 	}
 }
 
-// errInPlace is the reason why a container gets no pooled namespace.
-type errInPlace string
-
-func (e errInPlace) Error() string { return string(e) }
-
-// addPooled replaces the runtime's namespace by a pooled one. The error is errInPlace
-// if the device must be made in place.
-func (a *Agent) addPooled(n *network, r *Record, ns *os.File, pid int, c *cni.Conf) (err error) {
-	if why := a.unswappable(n, r, ns, pid, c); why != "" {
-		return errInPlace(why)
-	}
-	e := a.take(n)
-	if e == nil {
-		return errInPlace("the pool is empty")
-	}
-	step("add-taken")
-	if err := netns.Replace(r.Netns, e.ns); err != nil {
-		return errors.Join(errInPlace("the namespace cannot be replaced"), err, a.drop(n, e))
-	}
-	step("add-replaced")
-	a.hand(r, e, c)
-	if err := a.keep(r); err != nil {
-		return errors.Join(err, a.drop(n, e))
-	}
-	step("add-kept")
-	e.ns.Close()
-	// The runtime's namespace is free now.
-	if empty, err := os.Open(netns.FdPath(ns)); err == nil {
-		a.tally.noteDisplaced()
-		n.pool.Give(empty)
-	}
-	return nil
-}
-
-// hand fills the record of a pooled namespace for a container, at the path where the
+// give fills the record of a pooled namespace for a container, at the path where the
 // namespace will be.
-func (a *Agent) hand(r *Record, e *entry, c *cni.Conf) {
+func (a *Agent) give(e *entry, r *Record, c *cni.Conf) {
 	r.Pooled, r.Host, r.Leases = e.number, e.host, e.leases
 	r.Number, r.Inode = e.inode, e.inode
 	r.Result = resultOf(c, r, e.made)
 	a.owners.set(e.host, Owner{Netns: r.Netns, ContainerID: r.ContainerID})
 }
 
-// unswappable returns the reason why a runtime's namespace cannot be replaced, or "".
-func (a *Agent) unswappable(n *network, r *Record, ns *os.File, pid int, c *cni.Conf) string {
-	switch {
-	case n.pool == nil:
-		return "there is no pool"
-	case c.HandOver == cni.HandOverNone:
-		return "handOver is none"
-	case c.Bandwidth != nil:
-		return "it has a bandwidth of its own"
-	case r.IfName != pooledName:
-		return "its device has another name than " + pooledName
-	case r.Inode == 0:
-		return "the agent does not see its namespace, or a process holds it"
-	case !a.beneath:
-		return "the kernel has no MOVE_MOUNT_BENEATH (6.5)"
-	case !sameMounts(pid):
-		return "the runtime has other mounts than the agent"
-	}
-	if owner, err := netns.Owner(ns); err != nil || owner != a.userns {
-		return "its namespace belongs to another user namespace"
-	}
-	if !isEmpty(ns) {
-		return "its namespace has devices already"
-	}
-	if pid, err := a.census.user(r.Number, now()); err != nil || pid != 0 {
-		return "a process is in its namespace already" // and would stay in it
-	}
-	return ""
-}
-
-// sameMounts reports whether a process shares the agent's mount namespace.
-func sameMounts(pid int) bool {
-	if pid <= 0 {
-		return true
-	}
-	ours, err := os.Readlink("/proc/self/ns/mnt")
-	if err != nil {
-		return false
-	}
-	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-	return err == nil && ours == theirs
+// handed ends the hold on a namespace whose record was kept.
+func (a *Agent) handed(e *entry) {
+	e.ns.Close()
+	a.tally.countHanded()
 }
 
 // isEmpty reports whether a namespace has only the devices that the kernel makes in
@@ -259,20 +175,4 @@ func hasOnlyGiven(devices string) bool {
 		}
 	}
 	return true
-}
-
-// isUnused returns an error if a displaced namespace has a device or a process.
-func (a *Agent) isUnused(ns *os.File) error {
-	inode, err := inodeOf(ns)
-	if err != nil {
-		return err
-	}
-	if !isEmpty(ns) {
-		return errors.New("it has devices")
-	}
-	pid, err := a.census.user(inode, a.tally.lastDisplaced())
-	if err == nil && pid != 0 {
-		err = fmt.Errorf("process %d uses it", pid)
-	}
-	return err
 }

@@ -16,6 +16,13 @@ import (
 	"github.com/scon-project/scon/internal/startup/devices"
 )
 
+// recovery is what the kernel has when an agent starts.
+type recovery struct {
+	*Agent
+	devices map[string]netlink.Link // the host's own devices
+	marked  map[string]inside       // devices without an end on the host, by mark
+}
+
 // recover reconciles the records with the kernel after another process ended here at
 // any point: devices without a record are removed, records without a device are
 // released, corrupt records are rebuilt.
@@ -24,39 +31,26 @@ func (a *Agent) recover() error {
 	if err != nil {
 		return err
 	}
-	devices, err := a.ownDevices()
-	if err != nil {
+	v := recovery{Agent: a}
+	if v.devices, err = ownDevices(); err != nil {
 		return err
 	}
 	for _, r := range whole {
-		a.records[r.key] = r
+		a.records.add(r)
 		a.owners.set(r.Host, Owner{Netns: r.Netns, ContainerID: r.ContainerID})
 	}
-	marked, err := a.findMarked(len(corrupt) > 0)
-	if err != nil {
+	if v.marked, err = a.findMarked(len(corrupt) > 0); err != nil {
 		return err
 	}
 	for _, r := range corrupt {
-		if err := a.rebuild(r, devices, marked); err != nil {
+		if err := v.rebuild(r); err != nil {
 			a.log.Warn("corrupt record moved aside", "record", r.key, "error", err)
 			continue
 		}
 		a.log.Warn("corrupt record moved aside and rebuilt", "record", r.key)
 	}
-	if a.opts.Wait {
-		// Devices without a record may belong to an agent with another state
-		// directory: only an agent removes them.
-	} else if err := a.removeUnowned(devices); err != nil {
+	if err := v.removeUnowned(); err != nil {
 		return err
-	}
-	for mark, in := range marked {
-		if a.isOwned(mark) {
-			continue
-		}
-		a.log.Info("remove a leftover device", "dev", in.link.Attrs().Name, "netns", in.netns)
-		if err := in.remove(); err != nil {
-			return err
-		}
 	}
 	if err := a.recoverNetworks(); err != nil {
 		return err
@@ -85,8 +79,8 @@ func (a *Agent) catchUp(selected func(*Record) bool) error {
 	var errs []error
 	hung := make(map[string]bool) // networks whose plugin hung: the next call would hang, too
 	for _, key := range keys {
-		unlock := a.busy.lock(key)
-		if r := a.record(key); r == nil {
+		unlock := a.records.lock(key)
+		if r := a.records.get(key); r == nil {
 			errs = append(errs, a.store.forget(key))
 		} else if selected(r) && !hung[r.Network.Name] {
 			err := a.detach(r)
@@ -109,8 +103,8 @@ func (a *Agent) recoverNetworks() error {
 		return err
 	}
 	for _, c := range networks {
-		if a.hasContainers(c.Name) {
-			a.claims.recover(c)
+		if a.records.inUse(c.Name) {
+			a.networks.recover(c)
 		}
 		if err := a.host.Sweep(c); err != nil {
 			a.log.Warn("remove leftovers of containers", "network", c.Name, "error", err)
@@ -120,7 +114,7 @@ func (a *Agent) recoverNetworks() error {
 }
 
 // ownDevices returns the host's devices whose names this package assigned.
-func (a *Agent) ownDevices() (map[string]netlink.Link, error) {
+func ownDevices() (map[string]netlink.Link, error) {
 	links, err := netdev.List()
 	if err != nil {
 		return nil, fmt.Errorf("list devices: %w", err)
@@ -136,30 +130,51 @@ func (a *Agent) ownDevices() (map[string]netlink.Link, error) {
 }
 
 // removeUnowned removes devices and namespaces without a record.
-func (a *Agent) removeUnowned(devices map[string]netlink.Link) error {
-	owned, named := make(map[string]bool), make(map[string]bool)
-	for _, r := range a.records {
-		owned[r.Host], named[a.pooledName(r.Pooled)] = true, true
+func (v recovery) removeUnowned() error {
+	owned := make(map[string]bool) // names and marks of devices, names of namespaces
+	for _, r := range v.records.all() {
+		owned[r.Host], owned[r.mark()], owned[v.home.pooledName(r.Pooled)] = true, true, true
 	}
-	for name := range devices {
-		if owned[name] {
-			continue
-		}
-		a.log.Info("remove a leftover device", "dev", name)
-		if err := a.host.Remove(&cni.Network{Rules: make([]cni.Rule, 1)}, name); err != nil {
+	// Those on the host may belong to an agent with another state directory: only an agent
+	// removes them.
+	if !v.opts.Wait {
+		if err := v.removeFromHost(owned); err != nil {
 			return err
 		}
 	}
-	paths, err := filepath.Glob(netns.Path(a.pooledName("*")))
+	for mark, in := range v.marked {
+		if owned[mark] || v.opts.Wait && strings.HasPrefix(mark, pooledMark) {
+			continue
+		}
+		v.log.Info("remove a leftover device", "dev", in.link.Attrs().Name, "netns", in.netns)
+		if err := in.remove(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeFromHost removes the host's devices and named namespaces without a record.
+func (v recovery) removeFromHost(owned map[string]bool) error {
+	for name := range v.devices {
+		if owned[name] {
+			continue
+		}
+		v.log.Info("remove a leftover device", "dev", name)
+		if err := v.host.Remove(&cni.Network{Rules: make([]cni.Rule, 1)}, name); err != nil {
+			return err
+		}
+	}
+	paths, err := filepath.Glob(netns.Path(v.home.pooledName("*")))
 	if err != nil {
 		return fmt.Errorf("list namespaces: %w", err)
 	}
 	for _, path := range paths {
 		name := filepath.Base(path)
-		if named[name] {
+		if owned[name] {
 			continue
 		}
-		a.log.Info("remove a leftover namespace", "netns", name)
+		v.log.Info("remove a leftover namespace", "netns", name)
 		// A container without a record may have it.
 		if err := removeInside(name); err != nil {
 			return err
@@ -169,22 +184,6 @@ func (a *Agent) removeUnowned(devices map[string]netlink.Link) error {
 		}
 	}
 	return nil
-}
-
-// isOwned reports whether a record belongs to the device with a mark.
-func (a *Agent) isOwned(mark string) bool {
-	for _, r := range a.records {
-		if mark == r.mark() {
-			return true
-		}
-	}
-	return a.opts.Wait && strings.HasPrefix(mark, pooledMark) // an agent with another directory may own it
-}
-
-// pooledName returns the name of a pooled namespace that scon-oci gives to a runtime.
-// It contains the agent's namespace, since the agents of a machine share /run/netns.
-func (a *Agent) pooledName(number string) string {
-	return fmt.Sprintf("cni-scon-%d-%s", a.home, number)
 }
 
 // findMarked searches for devices without an end on the host, if search is set or a
@@ -200,20 +199,20 @@ func (a *Agent) findMarked(search bool) (map[string]inside, error) {
 	if !search {
 		return nil, nil
 	}
-	return a.marked(), nil
+	return a.home.marked(), nil
 }
 
 // rebuild rebuilds a record from the kernel's state: the addresses are those of the
 // container's device.
-func (a *Agent) rebuild(r *Record, devices map[string]netlink.Link, marked map[string]inside) error {
-	if err := a.store.remove(r); err != nil {
+func (v recovery) rebuild(r *Record) error {
+	if err := v.store.remove(r); err != nil {
 		return err
 	}
 	r.Network = cni.Network{Name: unknownNetwork, IPAM: cni.IPAM{Type: cni.OwnIPAM}}
-	in, own := marked[r.mark()]
+	in, own := v.marked[r.mark()]
 	if own {
 		r.Netns, r.Network.Kind = in.netns, in.link.Type()
-	} else if err := a.findInside(r, devices, &in); err != nil {
+	} else if err := v.findInside(r, &in); err != nil {
 		return err
 	}
 	r.IfName = in.link.Attrs().Name
@@ -224,16 +223,16 @@ func (a *Agent) rebuild(r *Record, devices map[string]netlink.Link, marked map[s
 	if err != nil {
 		return fmt.Errorf("inspect the container: %w", err)
 	}
-	return a.keep(r)
+	return v.records.keep(r)
 }
 
 // findInside finds the container's end of an attachment's device.
-func (a *Agent) findInside(r *Record, devices map[string]netlink.Link, in *inside) (err error) {
+func (v recovery) findInside(r *Record, in *inside) (err error) {
 	r.Host = inPlacePrefix + r.key
 	if r.Pooled != "" {
 		r.Host = pooledPrefix + r.Pooled
 	}
-	l := devices[r.Host]
+	l := v.devices[r.Host]
 	if l == nil {
 		return fmt.Errorf("device %s is gone", r.Host)
 	}
@@ -276,8 +275,8 @@ func (a *Agent) Reconcile() error {
 // releaseGone is Reconcile for the selected attachments.
 func (a *Agent) releaseGone(selected func(*Record) bool) error {
 	missed := a.catchUp(selected)
-	all := a.attachments()
-	devices, err := a.ownDevices()
+	all := a.records.all()
+	devices, err := ownDevices()
 	if err != nil {
 		return errors.Join(missed, err)
 	}
@@ -309,16 +308,4 @@ func (a *Agent) isDeserted(r *Record) bool {
 	}
 	deserted, err := a.census.isDeserted(r.Number)
 	return err == nil && deserted
-}
-
-// sees reports whether the agent's own mounts have the namespace at a path, not only
-// those of the requesting process.
-func sees(path string, inode uint64) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	got, err := inodeOf(f)
-	return err == nil && got == inode
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/startup/cni"
 	"github.com/scon-project/scon/internal/startup/devices"
 )
@@ -13,29 +14,63 @@ import (
 // lull is the minimum time between two checks of the rules.
 const lull = time.Second
 
+// guard is what the loop that restores rules hears and tells.
+type guard struct {
+	pulse   *service.Pulse
+	changed chan struct{} // signals that rules have changed
+}
+
 // RulesChanged makes the agent check its rules: another program that loads rules may
 // have removed them.
 func (a *Agent) RulesChanged() {
 	select {
-	case a.rules <- struct{}{}:
+	case a.guard.changed <- struct{}{}:
 	default: // a check is pending
+	}
+}
+
+// guardRules restores the agent's rules until the agent ends.
+func (a *Agent) guardRules() {
+	tick := time.NewTicker(reconcileInterval)
+	defer tick.Stop()
+	beat := time.NewTicker(service.PulseInterval)
+	defer beat.Stop()
+	var soon <-chan time.Time
+	var checked time.Time
+	for {
+		a.guard.pulse.Beat()
+		select {
+		case <-beat.C:
+			continue
+		case <-a.ctx.Done():
+			return
+		case <-tick.C:
+		case <-a.guard.changed:
+			if soon == nil {
+				soon = time.After(time.Until(checked.Add(lull)))
+			}
+			continue
+		case <-soon:
+		}
+		soon = nil
+		if err := a.keepRules(); err != nil {
+			a.log.Error("restore missing rules", "error", err)
+		}
+		checked = time.Now()
 	}
 }
 
 // keepRules restores missing rules of networks and of their containers.
 func (a *Agent) keepRules() error {
-	confs := a.claims.all()
-	a.mu.Lock()
-	networks := slices.Collect(maps.Values(a.networks))
+	confs, networks := a.networks.onHost(), a.networks.all()
 	var containers []devices.Spec
 	records := make(map[string]*Record)
-	for _, r := range a.records {
+	for _, r := range a.records.all() {
 		if len(r.Network.Rules) > 0 {
 			containers = append(containers, devices.Spec{Conf: &cni.Conf{Network: r.Network}, Host: r.Host, Leases: r.Leases})
 			records[r.Host] = r
 		}
 	}
-	a.mu.Unlock()
 	var errs []error
 	guarded := len(containers) > 0
 	for _, n := range networks {
@@ -53,10 +88,10 @@ func (a *Agent) keepRules() error {
 	lost, all, err := a.host.LostGroups(containers)
 	errs = append(errs, err)
 	for _, s := range lost {
-		a.pulse.Beat() // each may wait for a plugin
+		a.guard.pulse.Beat() // each may wait for a plugin
 		r := records[s.Host]
-		unlock := a.busy.lock(r.key)
-		if a.record(r.key) == r { // else it was removed
+		unlock := a.records.lock(r.key)
+		if a.records.get(r.key) == r { // else it was removed
 			a.log.Warn("a container's rules are missing: restoring them", "container", r.ContainerID, "network", r.Network.Name)
 			errs = append(errs, a.host.RestoreGroup(s))
 		}

@@ -84,7 +84,7 @@ func (s *server) probe() error {
 // loops returns the pulses of the loops that restore rules.
 func (s *server) loops() (loops []*service.Pulse) {
 	if s.agent != nil {
-		loops = append(loops, s.agent.pulse)
+		loops = append(loops, s.agent.guard.pulse)
 	}
 	if s.driver != nil {
 		loops = append(loops, s.driver.Pulse())

@@ -42,6 +42,26 @@ type Event struct {
 	WaitNS int64 `json:"wait_ns"`
 }
 
+// stages are those that containers are in, and those that they have left.
+type stages struct {
+	*gates
+	*stageLog
+}
+
+// begin enters a stage for a container when it is admitted; end leaves it. A namespace for the
+// pool, "", is in none.
+func (s stages) begin(stage Stage, container string) (end func()) {
+	if container == "" {
+		return func() {}
+	}
+	began := monotonic()
+	waited := s.enter(stage, container)
+	return func() {
+		s.leave(stage, container)
+		s.add(Event{container, stage, began, monotonic(), waited.Nanoseconds()})
+	}
+}
+
 // logged is the number of events in memory: enough for five stages of 3,000
 // containers.
 const logged = 1 << 14

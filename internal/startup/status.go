@@ -19,19 +19,17 @@ var _ control.Agent = (*Agent)(nil)
 func (a *Agent) Startup() (control.Startup, error) {
 	s := control.Startup{
 		Networks: []control.StartupNetwork{}, Attachments: []control.StartupAttachment{},
-		Stages: make(map[string]control.StartupStage), TimeoutMS: a.gates.timeout().Milliseconds(),
+		Stages: make(map[string]control.StartupStage), TimeoutMS: a.stages.timeout().Milliseconds(),
 	}
 	times := a.stages.times()
-	for stage, g := range a.gates.states() {
+	for stage, g := range a.stages.states() {
 		s.Stages[string(stage)] = control.StartupStage{Limit: g.Limit, Inside: g.Inside, Waiting: g.Waiting, Late: g.Late, Ended: times[stage].Count}
 	}
 	s.HandedOver, s.InPlace = a.tally.counts()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, n := range a.networks {
+	for _, n := range a.networks.all() {
 		s.Networks = append(s.Networks, n.status())
 	}
-	for _, r := range a.records {
+	for _, r := range a.records.all() {
 		at := control.StartupAttachment{
 			Network: r.Network.Name, Container: r.ContainerID, IfName: r.IfName, Netns: r.Netns, Host: r.Host,
 			Addresses: []string{}, Pooled: r.Pooled != "",
@@ -63,6 +61,12 @@ func (n *network) status() control.StartupNetwork {
 	return s
 }
 
+// Owners returns the owners of the host's devices and a channel of later changes, which ends
+// with ctx or the agent, or when the listener does not keep up.
+func (a *Agent) Owners(ctx context.Context) (now []api.Owner, changes <-chan []api.Owner) {
+	return a.owners.follow(ctx)
+}
+
 // StartupEvents returns finished stages, from a number on.
 func (a *Agent) StartupEvents(from uint64) (control.StartupEvents, error) {
 	events, next := a.stages.since(from)
@@ -80,20 +84,18 @@ func (a *Agent) SetStartupLimits(l control.StartupLimits) error {
 	c := config.Default()
 	c.Startup.Limits = config.Limits{
 		NetNS: l.NetNS, AddCNI: l.AddCNI, Cgroup: l.Cgroup, AttachIf: l.AttachIf, StartVM: l.StartVM,
-		Timeout: cmp.Or(time.Duration(l.TimeoutMS)*time.Millisecond, a.gates.timeout()),
+		Timeout: cmp.Or(time.Duration(l.TimeoutMS)*time.Millisecond, a.stages.timeout()),
 	}
 	if err := c.Validate(); err != nil {
 		return &api.Error{Status: http.StatusBadRequest, Message: err.Error()}
 	}
-	a.gates.set(c.Startup.Limits)
+	a.stages.set(c.Startup.Limits)
 	return nil
 }
 
 // FillStartupPool fills a network's pool to a number of namespaces.
 func (a *Agent) FillStartupPool(ctx context.Context, f control.StartupFill) error {
-	a.mu.Lock()
-	n := a.networks[f.Network]
-	a.mu.Unlock()
+	n := a.networks.named(f.Network)
 	switch {
 	case n == nil:
 		return &api.Error{Status: http.StatusNotFound, Message: unknownNetworkError(f.Network).Error()}

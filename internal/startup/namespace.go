@@ -28,11 +28,41 @@ func (r *Record) mark() string {
 
 const pooledMark = "pool "
 
-// alias returns the alias of a device with a mark.
-func (a *Agent) alias(mark string) string { return a.markPrefix() + mark }
+// namespace is the network namespace of an agent.
+type namespace struct {
+	inode uint64
+	owner uint64 // inode of the user namespace that owns it
+}
 
-// markPrefix distinguishes agents that see each other's containers.
-func (a *Agent) markPrefix() string { return fmt.Sprintf("scon %d ", a.home) }
+// currentNamespace returns that of the calling thread.
+func currentNamespace() (n namespace, err error) {
+	here, err := netns.Open("")
+	if err != nil {
+		return n, err
+	}
+	defer here.Close()
+	if n.inode, err = inodeOf(here); err != nil {
+		return n, err
+	}
+	n.owner, err = netns.Owner(here)
+	return n, err
+}
+
+// sharesOwner reports whether a namespace belongs to the same user namespace.
+func (n namespace) sharesOwner(ns *os.File) bool {
+	owner, err := netns.Owner(ns)
+	return err == nil && owner == n.owner
+}
+
+// alias returns the alias of a device with a mark. It distinguishes agents that see each other's
+// containers.
+func (n namespace) alias(mark string) string { return fmt.Sprintf("scon %d %s", n.inode, mark) }
+
+// pooledName returns the name of a pooled namespace that scon-oci gives to a runtime.
+// It contains the agent's namespace, since the agents of a machine share /run/netns.
+func (n namespace) pooledName(number string) string {
+	return fmt.Sprintf("cni-scon-%d-%s", n.inode, number)
+}
 
 // inside is a device in a container.
 type inside struct {
@@ -40,16 +70,16 @@ type inside struct {
 	link  netlink.Link
 }
 
-// marked returns this agent's devices by their marks. It searches every namespace
+// marked returns the agent's devices by their marks. It searches every namespace
 // that has a name or a process.
-func (a *Agent) marked() map[string]inside {
+func (n namespace) marked() map[string]inside {
 	found := make(map[string]inside)
 	for _, path := range namespaces() {
 		// The namespace may end meanwhile.
 		_ = netns.Do(path, func() error {
 			links, err := netdev.List()
 			for _, l := range links {
-				if mark, ok := strings.CutPrefix(l.Attrs().Alias, a.markPrefix()); ok {
+				if mark, ok := strings.CutPrefix(l.Attrs().Alias, n.alias("")); ok {
 					found[mark] = inside{path, l}
 				}
 			}
@@ -71,13 +101,8 @@ func namespaces() (paths []string) {
 	}
 	processes, _ := filepath.Glob("/proc/[0-9]*/ns/net")
 	for _, path := range processes {
-		var inode uint64
-		word, err := os.Readlink(path)
-		if err != nil {
-			continue
-		}
-		if _, err := fmt.Sscanf(word, "net:[%d]", &inode); err == nil && !seen[inode] {
-			seen[inode] = true
+		if inode, ok := readNumber(path); ok && !seen[uint64(inode)] {
+			seen[uint64(inode)] = true
 			paths = append(paths, path)
 		}
 	}
