@@ -28,7 +28,6 @@ import (
 type addition struct {
 	*Agent
 	pid  int // of the runtime; 0 is this process
-	at   cni.Attachment
 	conf *cni.Conf
 	ns   *os.File // the container's namespace
 	n    *network
@@ -39,9 +38,10 @@ type addition struct {
 // add makes a container's device, for the process pid (0 is this one); bundle is "" for a
 // container without an OCI bundle.
 func (a *Agent) add(pid int, at cni.Attachment, c *cni.Conf, bundle string) (_ *types100.Result, err error) {
-	key := keyOf(c.Name, at.ContainerID, at.IfName)
-	defer a.records.lock(key)()
-	if a.records.get(key) != nil {
+	r := newRecord(at, c)
+	r.Bundle = bundle
+	defer a.records.lock(r.key)()
+	if a.records.get(r.key) != nil {
 		return nil, fmt.Errorf("container %s already has device %s in network %q", at.ContainerID, at.IfName, c.Name)
 	}
 	ns, err := netns.Open(seenBy(pid, at.Netns))
@@ -49,8 +49,7 @@ func (a *Agent) add(pid int, at cni.Attachment, c *cni.Conf, bundle string) (_ *
 		return nil, types.NewError(types.ErrInvalidNetNS, err.Error(), "")
 	}
 	defer ns.Close()
-	r := &Record{Network: c.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: at.Netns, Bundle: bundle, key: key}
-	d := &addition{Agent: a, pid: pid, at: at, conf: c, ns: ns, r: r}
+	d := &addition{Agent: a, pid: pid, conf: c, ns: ns, r: r}
 	if err := d.identify(); err != nil {
 		return nil, err
 	}
@@ -81,10 +80,10 @@ func (d *addition) identify() (err error) {
 		return err
 	}
 	if d.r.Number == d.home.inode {
-		return types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("namespace %s is the host's: want a container's namespace", d.at.Netns), "")
+		return types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("namespace %s is the host's: want a container's namespace", d.r.Netns), "")
 	}
 	// A path in /proc ends with its process, and its number may be reused.
-	if !strings.HasPrefix(d.at.Netns, "/proc/") && sees(d.at.Netns, d.r.Number) {
+	if !strings.HasPrefix(d.r.Netns, "/proc/") && sees(d.r.Netns, d.r.Number) {
 		d.r.Inode = d.r.Number
 	}
 	return d.store.forget(d.r.key)
@@ -150,7 +149,7 @@ func (d *addition) makeInPlace() error {
 		return err
 	}
 	step("add-leased")
-	owner := Owner{Netns: d.at.Netns, ContainerID: d.r.ContainerID}
+	owner := Owner{Netns: d.r.Netns, ContainerID: d.r.ContainerID}
 	if d.r.Inode == 0 && !strings.HasPrefix(owner.Netns, "/proc/") {
 		owner.Netns = d.ns.Name()
 	}

@@ -199,22 +199,17 @@ func (a *Agent) removeUnused(used map[string]bool) error {
 
 // Del removes a container's device; a missing device is no error.
 func (a *Agent) Del(at cni.Attachment, c *cni.Conf) error {
-	key := keyOf(c.Name, at.ContainerID, at.IfName)
-	defer a.records.lock(key)()
-	if r := a.records.get(key); r != nil {
+	asked := newRecord(at, c)
+	defer a.records.lock(asked.key)()
+	if r := a.records.get(asked.key); r != nil {
 		return a.detach(r.of(at, c))
 	}
-	// An ADD that was interrupted before it wrote a record may have left a device.
-	if err := a.host.Remove(&c.Network, inPlacePrefix+key); err != nil {
+	// An ADD that was interrupted before it wrote a record may have left a device, and an address
+	// of another IPAM plugin.
+	if err := a.host.Remove(&c.Network, inPlacePrefix+asked.key); err != nil {
 		return err
 	}
-	if c.IPAM.Type == cni.OwnIPAM {
-		return nil
-	}
-	// An interrupted ADD may have obtained an address from the IPAM plugin.
-	return a.unlease(&Record{
-		Network: c.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: at.Netns, Args: at.Args, CNIPath: c.Path, Conf: c.Raw, key: key,
-	})
+	return a.unlease(asked)
 }
 
 // detach removes an attachment, its name last. The caller holds its key.

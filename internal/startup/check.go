@@ -15,9 +15,9 @@ import (
 // Check reports whether a container's device is as ADD made it; path is the
 // namespace's path as this process sees it.
 func (a *Agent) Check(path string, at cni.Attachment, c *cni.Conf) error {
-	key := keyOf(c.Name, at.ContainerID, at.IfName)
-	defer a.records.lock(key)()
-	r := a.records.get(key)
+	asked := newRecord(at, c)
+	defer a.records.lock(asked.key)()
+	r := a.records.get(asked.key)
 	if r == nil {
 		return types.NewError(types.ErrUnknownContainer, fmt.Sprintf("container %s has no device %s in network %q", at.ContainerID, at.IfName, c.Name), "")
 	}
@@ -31,9 +31,7 @@ func (a *Agent) Check(path string, at cni.Attachment, c *cni.Conf) error {
 	if c.IPAM.Type == cni.OwnIPAM {
 		return nil
 	}
-	_, err := cni.Delegate(a.ctx, c.IPAM.Type, cni.Request{
-		Command: "CHECK", ContainerID: at.ContainerID, Netns: at.Netns, IfName: at.IfName, Args: at.Args, Path: c.Path, Input: c.Raw,
-	})
+	_, err := a.delegate("CHECK", asked)
 	if err != nil {
 		return fmt.Errorf("check an address with ipam plugin %s: %w", c.IPAM.Type, err)
 	}

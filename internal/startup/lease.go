@@ -84,7 +84,6 @@ func (d *addition) leaseOfDelegate() error {
 // of its own until a DEL, so the record is written first: it stands for an unfinished
 // attachment.
 func (d *addition) askForLease() (*types100.Result, error) {
-	d.r.Args, d.r.CNIPath, d.r.Conf = d.at.Args, d.conf.Path, d.conf.Raw
 	if err := d.store.put(d.r); err != nil {
 		return nil, err
 	}

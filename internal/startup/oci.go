@@ -124,9 +124,10 @@ func (a *Agent) ociCreate(o control.OCI) (err error) {
 	if n == nil {
 		return fmt.Errorf("container %s: %w", o.ID, unknownNetworkError(network))
 	}
-	key := keyOf(network, o.ID, pooledName)
-	defer a.records.lock(key)()
-	if a.records.get(key) != nil {
+	r := newRecord(cni.Attachment{ContainerID: o.ID, IfName: pooledName}, n.conf)
+	r.Bundle = o.Bundle
+	defer a.records.lock(r.key)()
+	if a.records.get(r.key) != nil {
 		return fmt.Errorf("container %s is already in network %q", o.ID, network)
 	}
 	if file.hasUserns() {
@@ -137,22 +138,22 @@ func (a *Agent) ociCreate(o control.OCI) (err error) {
 		a.starts.wait(o.ID, pendingStart{n, o.PidFile, o.Bundle})
 		return nil
 	}
-	var e *entry
-	if n.pool != nil {
-		if e = a.take(n); e == nil {
-			a.tally.countInPlace(poolEmpty)
-		}
-	}
-	if e != nil {
-		step("oci-taken")
-	} else if e, err = a.wireNow(n, o.ID); err != nil {
+	e, err := a.ready(n, o.ID)
+	if err != nil {
 		return err
 	}
-	return a.ociGive(n, e, &Record{Network: n.conf.Network, ContainerID: o.ID, IfName: pooledName, Bundle: o.Bundle, key: key}, file)
+	return a.ociGive(n, e, r, file)
 }
 
-// wireNow prepares a namespace now, for one container.
-func (a *Agent) wireNow(n *network, container string) (*entry, error) {
+// ready returns a namespace of the pool, else one that is prepared now.
+func (a *Agent) ready(n *network, container string) (*entry, error) {
+	if n.pool != nil {
+		if e := a.take(n); e != nil {
+			step("oci-taken")
+			return e, nil
+		}
+		a.tally.countInPlace(poolEmpty)
+	}
 	if n.space == nil {
 		return nil, fmt.Errorf("network %q has ipam.type %s: scon-oci requires ipam.type scon", n.conf.Name, n.conf.IPAM.Type)
 	}

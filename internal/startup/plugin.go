@@ -33,10 +33,6 @@ func (p plugin) Add(at cni.Attachment, c *cni.Conf) (*types100.Result, error) {
 	return p.add(p.pid, at, c, "")
 }
 
-func (p plugin) Del(at cni.Attachment, c *cni.Conf) error {
-	return p.Agent.Del(at, c)
-}
-
 func (p plugin) Check(at cni.Attachment, c *cni.Conf) error {
 	return p.Agent.Check(seenBy(p.pid, at.Netns), at, c)
 }
@@ -113,14 +109,10 @@ func (p alone) Add(at cni.Attachment, c *cni.Conf) (result *types100.Result, err
 }
 
 func (p alone) Del(at cni.Attachment, c *cni.Conf) error {
-	if c.AgentDown == cni.DownError {
-		return markDeleted(stateDirOf(socketOf(c)), keyOf(c.Name, at.ContainerID, at.IfName))
+	if c.AgentDown != cni.DownError && p.with(c, func(a *Agent) error { return a.Del(at, c) }) == nil {
+		return nil
 	}
-	err := p.with(c, func(a *Agent) error { return a.Del(at, c) })
-	if err != nil {
-		return markDeleted(stateDirOf(socketOf(c)), keyOf(c.Name, at.ContainerID, at.IfName))
-	}
-	return nil
+	return markDeleted(stateDirOf(socketOf(c)), keyOf(c.Name, at.ContainerID, at.IfName))
 }
 
 func (p alone) Check(at cni.Attachment, c *cni.Conf) error {

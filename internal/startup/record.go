@@ -46,6 +46,18 @@ type Record struct {
 	completed bool // rebuilt, and completed by a request since
 }
 
+// newRecord returns the record of an attachment without a device.
+func newRecord(at cni.Attachment, c *cni.Conf) *Record {
+	r := &Record{
+		Network: c.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: at.Netns,
+		key: keyOf(c.Name, at.ContainerID, at.IfName),
+	}
+	if c.IPAM.Type != cni.OwnIPAM {
+		r.Args, r.CNIPath, r.Conf = at.Args, c.Path, c.Raw
+	}
+	return r
+}
+
 // unknownNetwork is the network of rebuilt records: their addresses are reserved in
 // every network that may have leased them.
 const unknownNetwork = "?"
