@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
@@ -17,6 +16,7 @@ import (
 	"github.com/scon-project/scon/internal/host/sysctl"
 	"github.com/scon-project/scon/internal/startup/cni"
 	"github.com/scon-project/scon/internal/startup/ipam"
+	"github.com/scon-project/scon/internal/startup/nft"
 )
 
 // gateways adds the gateway addresses of a network, one of each range, to a device of
@@ -84,13 +84,13 @@ const natTable = "scon_startup"
 // one rule for each subnet, not for each container. Existing rules stay untouched,
 // since a change would notify programs that watch rules.
 func masquerade(c *cni.Conf) error {
-	nft, err := nftables.New()
+	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("masquerade: %w", err)
 	}
 	table, chain := natChain()
 	var there []string
-	if rules, err := nft.GetRules(table, chain); err == nil {
+	if rules, err := conn.GetRules(table, chain); err == nil {
 		for _, r := range rules {
 			there = append(there, commentOf(r))
 		}
@@ -103,11 +103,11 @@ func masquerade(c *cni.Conf) error {
 				continue
 			}
 			if !changed {
-				nft.AddTable(table)
-				nft.AddChain(chain)
+				conn.AddTable(table)
+				conn.AddChain(chain)
 				changed = true
 			}
-			nft.AddRule(&nftables.Rule{
+			conn.AddRule(&nftables.Rule{
 				Table: table, Chain: chain,
 				Exprs:    masqueraded(r.Subnet),
 				UserData: userdata.AppendString(nil, userdata.TypeComment, comment),
@@ -117,7 +117,7 @@ func masquerade(c *cni.Conf) error {
 	if !changed {
 		return nil
 	}
-	if err := nft.Flush(); err != nil {
+	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("masquerade: %w", err)
 	}
 	return nil
@@ -125,24 +125,24 @@ func masquerade(c *cni.Conf) error {
 
 // masqueraded is the rule of a subnet.
 func masqueraded(p netip.Prefix) []expr.Any {
-	return slices.Concat(matchSubnet(source, p, expr.CmpOpEq), matchSubnet(destination, p, expr.CmpOpNeq), []expr.Any{&expr.Masq{}})
+	return slices.Concat(nft.Source.In(p, expr.CmpOpEq), nft.Destination.In(p, expr.CmpOpNeq), nft.Masquerade)
 }
 
 // unmasquerade removes the rules of a network, and the table after the last rule.
 func unmasquerade(c *cni.Conf) error {
-	nft, err := nftables.New()
+	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("remove masquerading: %w", err)
 	}
 	table, chain := natChain()
-	rules, err := nft.GetRules(table, chain)
+	rules, err := conn.GetRules(table, chain)
 	if err != nil {
 		return nil // there is no table
 	}
 	left := len(rules)
 	for _, r := range rules {
 		if network, _, _ := strings.Cut(commentOf(r), " "); network == c.Name {
-			if err := nft.DelRule(r); err != nil {
+			if err := conn.DelRule(r); err != nil {
 				return fmt.Errorf("remove masquerading: %w", err)
 			}
 			left--
@@ -152,9 +152,9 @@ func unmasquerade(c *cni.Conf) error {
 	case len(rules):
 		return nil // none is the network's
 	case 0:
-		nft.DelTable(table)
+		conn.DelTable(table)
 	}
-	if err := nft.Flush(); err != nil {
+	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("remove masquerading: %w", err)
 	}
 	return nil
@@ -171,14 +171,4 @@ func natChain() (*nftables.Table, *nftables.Chain) {
 func commentOf(r *nftables.Rule) string {
 	word, _ := userdata.GetString(r.UserData, userdata.TypeComment)
 	return word
-}
-
-// matchSubnet matches an address of the IPv4 header, at an offset, with a subnet.
-func matchSubnet(offset uint32, p netip.Prefix, op expr.CmpOp) []expr.Any {
-	mask := binaryutil.BigEndian.PutUint32(^uint32(0) << (32 - p.Bits()))
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mask, Xor: make([]byte, 4)},
-		&expr.Cmp{Op: op, Register: 1, Data: p.Addr().AsSlice()},
-	}
 }

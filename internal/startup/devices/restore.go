@@ -14,6 +14,7 @@ import (
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/nft"
 )
 
 // A program that loads its own rules often removes all others first, as "nft flush
@@ -53,12 +54,12 @@ func addNetworkRules(c *cni.Conf) error {
 
 // removeBrokenNAT removes a table that does not masquerade as the comments of its rules say.
 func removeBrokenNAT() error {
-	nft, err := nftables.New()
+	conn, err := nftables.New()
 	if err != nil {
 		return err
 	}
 	_, chain := natChain()
-	there, rules, err := rulesInForce(nft, chain)
+	there, rules, err := rulesInForce(conn, chain)
 	if err != nil || !there {
 		return err
 	}
@@ -69,8 +70,8 @@ func removeBrokenNAT() error {
 	if whole {
 		return nil
 	}
-	nft.DelTable(chain.Table)
-	return nft.Flush()
+	conn.DelTable(chain.Table)
+	return conn.Flush()
 }
 
 // removeBrokenTenants removes a table that does not isolate tenants as their networks need.
@@ -176,8 +177,8 @@ func jumpOf(e nftables.SetElement) string {
 // none if they have no effect: the table is dormant, or the chain is not where it was made.
 // It asks for this table and this chain alone: a list of all has no end on hosts with many
 // rules, and is incomplete if other programs change theirs meanwhile.
-func rulesInForce(nft *nftables.Conn, base *nftables.Chain) (there bool, rules []rule, err error) {
-	table, err := nft.ListTableOfFamily(base.Table.Name, base.Table.Family)
+func rulesInForce(conn *nftables.Conn, base *nftables.Chain) (there bool, rules []rule, err error) {
+	table, err := conn.ListTableOfFamily(base.Table.Name, base.Table.Family)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil, nil
 	}
@@ -189,7 +190,7 @@ func rulesInForce(nft *nftables.Conn, base *nftables.Chain) (there bool, rules [
 	if err != nil || table.Flags != 0 || len(rules) == 0 {
 		return true, nil, err
 	}
-	chain, err := nft.ListChain(base.Table, base.Name)
+	chain, err := conn.ListChain(base.Table, base.Name)
 	if err != nil {
 		return true, nil, err
 	}
@@ -200,8 +201,8 @@ func rulesInForce(nft *nftables.Conn, base *nftables.Chain) (there bool, rules [
 }
 
 // elementsOf returns the elements of a set, none without the set.
-func elementsOf(nft *nftables.Conn, s *nftables.Set) ([]nftables.SetElement, error) {
-	elements, err := nft.GetSetElements(s)
+func elementsOf(conn *nftables.Conn, s *nftables.Set) ([]nftables.SetElement, error) {
+	elements, err := conn.GetSetElements(s)
 	if err != nil && strings.Contains(err.Error(), unix.ENOENT.Error()) { // the library does not wrap it
 		return nil, nil
 	}
@@ -249,7 +250,7 @@ func (h *Host) LostGroups(containers []Spec) (lost []Spec, all bool, err error) 
 	}
 	for chain := range guarded {
 		last := len(rules[chain]) - 1
-		whole = whole && last >= 0 && rules[chain][last].is(drop)
+		whole = whole && last >= 0 && rules[chain][last].is(nft.Drop)
 	}
 	if !whole {
 		g.DelTable(g.table)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/nft"
 )
 
 // One table holds the security groups of all containers. A map from the address to the
@@ -33,11 +34,11 @@ type group struct {
 }
 
 func openGroups() (*group, error) {
-	nft, err := nftables.New()
+	conn, err := nftables.New()
 	if err != nil {
 		return nil, err
 	}
-	g := &group{Conn: nft, table: &nftables.Table{Name: groupTable, Family: nftables.TableFamilyIPv4}}
+	g := &group{Conn: conn, table: &nftables.Table{Name: groupTable, Family: nftables.TableFamilyIPv4}}
 	g.forward = &nftables.Chain{
 		Name: "forward", Table: g.table, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter,
@@ -75,29 +76,14 @@ func (g *group) ensureTable() error {
 
 // forwardRules are the rules of the chain forward.
 func (g *group) forwardRules() [][]expr.Any {
-	established := binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
-	lookup := func(offset uint32, m *nftables.Set) []expr.Any {
+	lookup := func(field nft.Field, m *nftables.Set) []expr.Any {
 		return []expr.Any{
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
+			field.Load(true),
 			&expr.Lookup{SourceRegister: 1, DestRegister: 0, IsDestRegSet: true, SetName: m.Name, SetID: m.ID},
 		}
 	}
-	return [][]expr.Any{
-		{
-			&expr.Ct{Register: 1, Key: expr.CtKeySTATE},
-			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: established, Xor: make([]byte, 4)},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-			&expr.Verdict{Kind: expr.VerdictAccept},
-		},
-		lookup(destination, g.ingress), lookup(source, g.egress),
-	}
+	return [][]expr.Any{slices.Concat(nft.Established, nft.Accept), lookup(nft.Destination, g.ingress), lookup(nft.Source, g.egress)}
 }
-
-// Offsets of the addresses in an IPv4 header.
-const (
-	source      = 12
-	destination = 16
-)
 
 // addRules adds the container's security group, in one transaction.
 func (h *Host) addRules(s Spec) error {
@@ -159,65 +145,55 @@ func (g *group) add(s Spec) error {
 // rulesTo are the rules of a container's chain for a direction. Without any, the direction is
 // not filtered.
 func rulesTo(direction string, rules []cni.Rule) (all [][]expr.Any) {
-	other := uint32(source)
+	other := nft.Source
 	if direction == "egress" {
-		other = destination
+		other = nft.Destination
 	}
 	for _, r := range rules {
 		if r.Direction == direction {
-			all = append(all, append(match(r, other), &expr.Verdict{Kind: expr.VerdictReturn}))
+			all = append(all, append(match(r, other), nft.Return...))
 		}
 	}
 	if all != nil {
-		all = append(all, drop)
+		all = append(all, nft.Drop)
 	}
 	return all
 }
 
-// drop is the rule that drops the rest.
-var drop = []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
-
-// match matches a packet with a rule; the peer's address is at offset other.
-func match(r cni.Rule, other uint32) (exprs []expr.Any) {
+// match matches a packet with a rule; other is the peer's address.
+func match(r cni.Rule, other nft.Field) (exprs []expr.Any) {
 	if p, err := netip.ParsePrefix(r.CIDR); err == nil && p.Bits() > 0 {
-		exprs = append(exprs, matchSubnet(other, p, expr.CmpOpEq)...)
+		exprs = append(exprs, other.In(p, expr.CmpOpEq)...)
 	}
 	if number := map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "icmp": unix.IPPROTO_ICMP}[r.Protocol]; number != 0 {
-		exprs = append(exprs,
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{number}})
+		exprs = append(exprs, nft.Protocol(number)...)
 	}
 	if r.Port == 0 {
 		return exprs
 	}
-	return append(exprs,
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+	return append(exprs, nft.Port(),
 		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: binaryutil.BigEndian.PutUint16(r.Port), ToData: binaryutil.BigEndian.PutUint16(max(r.Port, r.PortEnd))})
 }
 
-// dropRules is removeRules for a container whose network has rules.
+// dropRules removes the security group of a container; the names of its chains contain the
+// device's.
 func (h *Host) dropRules(n *cni.Network, host string) error {
 	if len(n.Rules) == 0 {
 		return nil
 	}
 	h.groups.Lock()
 	defer h.groups.Unlock()
-	return removeRules(host)
-}
-
-// removeRules removes the security group of a container; the names of its chains
-// contain the device's.
-func removeRules(host string) error {
 	g, err := openGroups()
+	if err == nil {
+		err = g.remove(g.ingress, chainOf("ingress", host))
+	}
+	if err == nil {
+		err = g.remove(g.egress, chainOf("egress", host))
+	}
+	if err == nil {
+		err = g.Flush()
+	}
 	if err != nil {
-		return fmt.Errorf("remove the security group: %w", err)
-	}
-	for direction, verdicts := range map[string]*nftables.Set{"ingress": g.ingress, "egress": g.egress} {
-		if err := g.remove(verdicts, chainOf(direction, host)); err != nil {
-			return fmt.Errorf("remove the security group: %w", err)
-		}
-	}
-	if err := g.Flush(); err != nil {
 		return fmt.Errorf("remove the security group: %w", err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/google/nftables/userdata"
 
 	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/nft"
 )
 
 // The host drops packets that it would forward from a tenant's containers to those of
@@ -30,21 +31,18 @@ type tenants struct {
 	table         *nftables.Table
 	forward       *nftables.Chain
 	subnets, from *nftables.Set
-	source        uint32 // offset of addresses in the header
-	destination   uint32
-	size          uint32 // of an address, in bytes
+	v4            bool
 }
 
 func openTenants(v4 bool) (*tenants, error) {
-	nft, err := nftables.New()
+	conn, err := nftables.New()
 	if err != nil {
 		return nil, err
 	}
-	t := &tenants{Conn: nft, table: &nftables.Table{Name: tenantTable, Family: nftables.TableFamilyIPv4}, source: source, destination: destination, size: 4}
+	t := &tenants{Conn: conn, table: &nftables.Table{Name: tenantTable, Family: nftables.TableFamilyIPv4}, v4: v4}
 	typ := nftables.TypeIPAddr
 	if !v4 {
 		t.table.Family, typ = nftables.TableFamilyIPv6, nftables.TypeIP6Addr
-		t.source, t.destination, t.size = 8, 24, 16
 	}
 	t.forward = &nftables.Chain{
 		Name: "forward", Table: t.table, Type: nftables.ChainTypeFilter,
@@ -218,38 +216,21 @@ func (t *tenants) ensureTable() (there bool, err error) {
 // findTenant is the rule of the chain forward.
 func (t *tenants) findTenant() []expr.Any {
 	return []expr.Any{
-		t.load(t.source),
+		nft.Source.Load(t.v4),
 		&expr.Lookup{SourceRegister: 1, DestRegister: 0, IsDestRegSet: true, SetName: t.from.Name, SetID: t.from.ID},
 	}
 }
 
 // keepOwn is the rule of one of the tenant's subnets, dropOthers the last rule of its chain.
 func (t *tenants) keepOwn(p netip.Prefix) []expr.Any {
-	return append(t.matchSubnet(p), &expr.Verdict{Kind: expr.VerdictReturn})
+	return append(nft.Destination.In(p, expr.CmpOpEq), nft.Return...)
 }
 
 func (t *tenants) dropOthers() []expr.Any {
 	return []expr.Any{
-		t.load(t.destination),
+		nft.Destination.Load(t.v4),
 		&expr.Lookup{SourceRegister: 1, SetName: t.subnets.Name, SetID: t.subnets.ID},
 		&expr.Verdict{Kind: expr.VerdictDrop},
-	}
-}
-
-func (t *tenants) load(offset uint32) expr.Any {
-	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: t.size}
-}
-
-// matchSubnet matches a packet's destination with a subnet.
-func (t *tenants) matchSubnet(p netip.Prefix) []expr.Any {
-	mask := make([]byte, t.size)
-	for i := range p.Bits() {
-		mask[i/8] |= 0x80 >> (i % 8)
-	}
-	return []expr.Any{
-		t.load(t.destination),
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: t.size, Mask: mask, Xor: make([]byte, t.size)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Addr().AsSlice()},
 	}
 }
 

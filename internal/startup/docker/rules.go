@@ -9,6 +9,8 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/startup/nft"
 )
 
 // One nftables table holds the rules of all networks. It is rewritten in one transaction
@@ -28,18 +30,12 @@ const tableName = "scon_docker"
 // IPS_DST_NAT of conntrack.
 const statusDNAT = 1 << 5
 
-// Offsets of addresses in IPv4 and IPv6 headers.
-const (
-	source4, destination4 = 12, 16
-	source6, destination6 = 8, 24
-)
-
 // chainNames are the table's chains.
 var chainNames = []string{"raw", "prerouting", "output", "forward", "postrouting"}
 
 // ruleset is a table under construction.
 type ruleset struct {
-	nft   *nftables.Conn
+	conn  *nftables.Conn
 	table *nftables.Table
 	count int // of rules
 }
@@ -47,18 +43,18 @@ type ruleset struct {
 // writeRules writes the table of the networks, and returns the number of its rules;
 // without networks it removes the table.
 func writeRules(networks []*Network) (count int, err error) {
-	nft, err := nftables.New()
+	conn, err := nftables.New()
 	if err != nil {
 		return 0, fmt.Errorf("write rules: %w", err)
 	}
-	r := &ruleset{nft: nft, table: &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}}
-	nft.AddTable(r.table) // deleting a missing table fails
-	nft.DelTable(r.table)
+	r := &ruleset{conn: conn, table: &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}}
+	conn.AddTable(r.table) // deleting a missing table fails
+	conn.DelTable(r.table)
 	if len(networks) > 0 {
-		nft.AddTable(r.table)
+		conn.AddTable(r.table)
 		r.add(networks)
 	}
-	if err := nft.Flush(); err != nil {
+	if err := conn.Flush(); err != nil {
 		return 0, fmt.Errorf("write rules: %w", err)
 	}
 	return r.count, nil
@@ -67,7 +63,7 @@ func writeRules(networks []*Network) (count int, err error) {
 func (r *ruleset) add(networks []*Network) {
 	accept := nftables.ChainPolicyAccept
 	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority) *nftables.Chain {
-		return r.nft.AddChain(&nftables.Chain{Name: name, Table: r.table, Type: kind, Hooknum: hook, Priority: priority, Policy: &accept})
+		return r.conn.AddChain(&nftables.Chain{Name: name, Table: r.table, Type: kind, Hooknum: hook, Priority: priority, Policy: &accept})
 	}
 	raw := chain("raw", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
 	in := chain("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
@@ -77,25 +73,25 @@ func (r *ruleset) add(networks []*Network) {
 
 	for _, n := range networks {
 		if n.Internal {
-			r.rule(forward, enters(n), comesFromElsewhere(n), drop)
-			r.rule(forward, comesFrom(n), leavesElsewhere(n), drop)
+			r.rule(forward, enters(n), comesFromElsewhere(n), nft.Drop)
+			r.rule(forward, comesFrom(n), leavesElsewhere(n), nft.Drop)
 		}
 	}
-	r.rule(forward, established, allow)
+	r.rule(forward, nft.Established, nft.Accept)
 	for _, n := range networks {
 		if n.Internal {
 			continue
 		}
-		r.rule(forward, enters(n), comesFromElsewhere(n), notPublished, drop)
+		r.rule(forward, enters(n), comesFromElsewhere(n), notPublished, nft.Drop)
 		for _, p := range n.Pools {
 			if p.Addr().Is4() {
 				local := netip.MustParsePrefix("127.0.0.0/8")
-				r.rule(raw, comesFrom(n), family(p), subnet(destination4, local), drop)
-				r.rule(post, enters(n), family(p), subnet(source4, local), masquerade)
+				r.rule(raw, comesFrom(n), family(p), nft.Destination.In(local, expr.CmpOpEq), nft.Drop)
+				r.rule(post, enters(n), family(p), nft.Source.In(local, expr.CmpOpEq), nft.Masquerade)
 			}
-			r.rule(post, enters(n), family(p), subnet(sourceOf(p), p), published, masquerade)
+			r.rule(post, enters(n), family(p), nft.Source.In(p, expr.CmpOpEq), published, nft.Masquerade)
 			if n.Masquerade {
-				r.rule(post, leavesElsewhere(n), family(p), subnet(sourceOf(p), p), masquerade)
+				r.rule(post, leavesElsewhere(n), family(p), nft.Source.In(p, expr.CmpOpEq), nft.Masquerade)
 			}
 		}
 		for _, e := range n.Endpoints {
@@ -111,28 +107,14 @@ func (r *ruleset) add(networks []*Network) {
 }
 
 func (r *ruleset) rule(c *nftables.Chain, exprs ...[]expr.Any) {
-	r.nft.AddRule(&nftables.Rule{Table: r.table, Chain: c, Exprs: slices.Concat(exprs...)})
+	r.conn.AddRule(&nftables.Rule{Table: r.table, Chain: c, Exprs: slices.Concat(exprs...)})
 	r.count++
 }
 
 var (
-	drop       = []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
-	allow      = []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
-	masquerade = []expr.Any{&expr.Masq{}}
-
-	established  = hasBits(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED, expr.CmpOpNeq)
-	published    = hasBits(expr.CtKeySTATUS, statusDNAT, expr.CmpOpNeq)
-	notPublished = hasBits(expr.CtKeySTATUS, statusDNAT, expr.CmpOpEq)
+	published    = nft.Conntrack(expr.CtKeySTATUS, statusDNAT, expr.CmpOpNeq)
+	notPublished = nft.Conntrack(expr.CtKeySTATUS, statusDNAT, expr.CmpOpEq)
 )
-
-// hasBits compares bits of conntrack's state or status with 0.
-func hasBits(key expr.CtKey, bits uint32, op expr.CmpOp) []expr.Any {
-	return []expr.Any{
-		&expr.Ct{Register: 1, Key: key},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: op, Register: 1, Data: make([]byte, 4)},
-	}
-}
 
 func comesFrom(n *Network) []expr.Any          { return device(expr.MetaKeyIIFNAME, expr.CmpOpEq, n) }
 func comesFromElsewhere(n *Network) []expr.Any { return device(expr.MetaKeyIIFNAME, expr.CmpOpNeq, n) }
@@ -165,27 +147,6 @@ func protocolFamily(a netip.Addr) byte {
 	return unix.NFPROTO_IPV4
 }
 
-func sourceOf(p netip.Prefix) uint32 {
-	if p.Addr().Is6() {
-		return source6
-	}
-	return source4
-}
-
-// subnet matches an address of the header with a subnet.
-func subnet(offset uint32, p netip.Prefix) []expr.Any {
-	addr := p.Masked().Addr().AsSlice()
-	mask := make([]byte, len(addr))
-	for i := range p.Bits() {
-		mask[i/8] |= 0x80 >> (i % 8)
-	}
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(len(addr))},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(len(addr)), Mask: mask, Xor: make([]byte, len(addr))},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: addr},
-	}
-}
-
 // redirect forwards a published port to a container's address.
 func (p Port) redirect(to netip.Addr) []expr.Any {
 	exprs := family(netip.PrefixFrom(to, to.BitLen()))
@@ -194,16 +155,10 @@ func (p Port) redirect(to netip.Addr) []expr.Any {
 			&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)})
 	} else {
-		offset := uint32(destination4)
-		if p.Host.Is6() {
-			offset = destination6
-		}
-		exprs = append(exprs, subnet(offset, netip.PrefixFrom(p.Host, p.Host.BitLen()))...)
+		exprs = append(exprs, nft.Destination.In(netip.PrefixFrom(p.Host, p.Host.BitLen()), expr.CmpOpEq)...)
 	}
-	return append(exprs,
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{p.Proto}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+	exprs = append(exprs, nft.Protocol(p.Proto)...)
+	return append(exprs, nft.Port(),
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(p.Port)},
 		&expr.Immediate{Register: 1, Data: to.AsSlice()},
 		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(p.To)},
