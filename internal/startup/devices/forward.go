@@ -19,28 +19,39 @@ import (
 	"github.com/scon-project/scon/internal/startup/nft"
 )
 
-// gateways adds the gateway addresses of a network, one of each range, to a device of
-// the host.
-func gateways(index int, c *cni.Conf) (todo []nlmsg.Command) {
+// gateways are the host's addresses in a network, one of each range.
+func gateways(c *cni.Conf) (all []netip.Prefix) {
 	for _, set := range c.Sets {
 		for _, r := range set {
-			todo = append(todo, newAddr(index, netip.PrefixFrom(r.Gateway, r.Subnet.Bits())))
+			all = append(all, netip.PrefixFrom(r.Gateway, r.Subnet.Bits()))
 		}
 	}
-	return todo
+	return all
 }
 
-// hostEnd configures a device by which the host reaches containers. The host ignores
-// router advertisements there: a container must not become its IPv6 router. A
-// tenant's container cannot send from a foreign address, since tenants are
-// distinguished by address.
-func hostEnd(device string, c *cni.Conf) error {
-	set := []sysctl.Setting{{Name: "net/ipv6/conf/" + device + "/accept_ra", Value: "0"}}
-	if c.Tenant != "" && c.Routed() {
-		set = append(set, sysctl.Setting{Name: "net/ipv4/conf/" + device + "/rp_filter", Value: "1"})
+// HostEnd are the settings of a device by which the host reaches containers. The host ignores
+// router advertisements there: a container must not become its IPv6 router.
+type HostEnd struct {
+	IPv6 bool // has IPv6 addresses, also if new devices have them disabled
+	// OwnSource lets no packet in from an address that is not behind the device.
+	OwnSource bool
+}
+
+// hostEndOf returns those of a network. A tenant's container cannot send from a foreign
+// address, since tenants are distinguished by address.
+func hostEndOf(c *cni.Conf) HostEnd {
+	return HostEnd{
+		IPv6:      slices.ContainsFunc(c.Sets, func(s ipam.Set) bool { return s[0].Subnet.Addr().Is6() }),
+		OwnSource: c.Tenant != "" && c.Routed(),
 	}
-	err := sysctl.Set(set)
-	if err != nil || !slices.ContainsFunc(c.Sets, func(s ipam.Set) bool { return s[0].Subnet.Addr().Is6() }) {
+}
+
+func (e HostEnd) set(device string) error {
+	all := []sysctl.Setting{{Name: "net/ipv6/conf/" + device + "/accept_ra", Value: "0"}}
+	if e.OwnSource {
+		all = append(all, sysctl.Setting{Name: "net/ipv4/conf/" + device + "/rp_filter", Value: "1"})
+	}
+	if err := sysctl.Set(all); err != nil || !e.IPv6 {
 		return err
 	}
 	return allowIPv6(device)
@@ -57,14 +68,11 @@ func setAlias(index int, alias string) nlmsg.Command {
 	return nlmsg.Command{What: fmt.Sprintf("name device %d", index), Type: unix.RTM_NEWLINK, Data: append(ifinfo(index, 0, 0), encoded(e)...)}
 }
 
-// forward enables forwarding on the host, if the network needs it.
-func (h *Host) forward(c *cni.Conf) error {
-	if !c.Routed() {
-		return nil
-	}
-	for _, set := range c.Sets {
+// Forward enables forwarding on the host for the families of subnets.
+func Forward(subnets []netip.Prefix) error {
+	for _, p := range subnets {
 		sysctl := "/proc/sys/net/ipv6/conf/all/forwarding"
-		if set[0].Subnet.Addr().Is4() {
+		if p.Addr().Is4() {
 			sysctl = "/proc/sys/net/ipv4/ip_forward"
 		}
 		if b, err := os.ReadFile(sysctl); err == nil && len(b) > 0 && b[0] == '1' {

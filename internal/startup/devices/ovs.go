@@ -39,10 +39,10 @@ func (o ovs) prepare(h *Host, c *cni.Conf) error {
 		if err != nil {
 			return fmt.Errorf("%w: is ovs-vswitchd running in the agent's network namespace?", err)
 		}
-		if err := hostEnd(c.Bridge, c); err != nil {
+		if err := hostEndOf(c).set(c.Bridge); err != nil {
 			return err
 		}
-		if err := h.rt.Do(append([]nlmsg.Command{setUp(index)}, gateways(index, c)...)...); err != nil {
+		if err := h.rt.Do(append([]nlmsg.Command{setUp(index)}, newGateways(index, gateways(c))...)...); err != nil {
 			return err
 		}
 	}
@@ -59,16 +59,16 @@ func findSwitch(bridge string) error {
 }
 
 func (ovs) make(h *Host, s Spec, m Made) (err error) {
-	if err := h.rt.Do(newLink(pair("veth", s, m, 0))); err != nil {
+	if err := h.rt.Do(vethPair(s.ends(m, 0))); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, delPort(s.Host), h.rt.Do(delLink(s.Host)))
+			err = errors.Join(err, delPort(s.Host), h.RemoveLink(s.Host))
 		}
 	}()
 	// The user-space datapath passes frames to the host as well.
-	if err := hostEnd(s.Host, s.Conf); err != nil {
+	if err := hostEndOf(s.Conf).set(s.Host); err != nil {
 		return err
 	}
 	args := []string{"--may-exist", "add-port", s.Conf.Bridge, s.Host}

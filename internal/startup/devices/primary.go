@@ -107,13 +107,14 @@ var makers = map[string]maker{
 
 // Prepare makes missing devices and rules that all containers of a network share.
 func (h *Host) Prepare(c *cni.Conf) error {
-	if err := makers[c.Kind].prepare(h, c); err != nil {
-		return fmt.Errorf("prepare network %q: %w", c.Name, err)
+	err := makers[c.Kind].prepare(h, c)
+	if err == nil && c.Routed() {
+		err = Forward(c.Subnets())
 	}
-	if err := h.forward(c); err != nil {
-		return fmt.Errorf("prepare network %q: %w", c.Name, err)
+	if err == nil {
+		err = h.addShared(c)
 	}
-	if err := h.addShared(c); err != nil {
+	if err != nil {
 		return fmt.Errorf("prepare network %q: %w", c.Name, err)
 	}
 	return nil
@@ -157,6 +158,12 @@ func SharedIndex(n *cni.Network) int {
 	return index
 }
 
+// ends are those of the container's pair; the host's is up, in a bridge if one is given.
+func (s Spec) ends(m Made, bridge int) (host, inner link) {
+	return link{name: s.Host, up: true, mac: m.HostMAC, mtu: s.Conf.MTU, master: bridge},
+		link{name: s.Name, mac: m.MAC, mtu: s.Conf.MTU, netns: s.Netns}
+}
+
 // inside calls fn in the container's namespace.
 func (s Spec) inside(fn func() error) error {
 	return netns.Do(fmt.Sprintf("/proc/self/fd/%d", s.Netns.Fd()), fn)
@@ -194,7 +201,7 @@ func (h *Host) Remove(n *cni.Network, host string) error {
 			return err
 		}
 	}
-	return h.rt.Do(delLink(host))
+	return h.RemoveLink(host)
 }
 
 // Sweep removes the host state of a network's devices that are gone.

@@ -61,12 +61,12 @@ func (tcRouting) make(h *Host, s Spec, m Made) (err error) {
 	if err != nil {
 		return fmt.Errorf("%w: %v", ErrNotPrepared, err)
 	}
-	if err := h.rt.Do(newLink(pair("veth", s, m, 0))); err != nil {
+	if err := h.rt.Do(vethPair(s.ends(m, 0))); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, h.rt.Do(delLink(s.Host)))
+			err = errors.Join(err, h.RemoveLink(s.Host))
 		}
 	}()
 	end, err := indexOf(s.Host)

@@ -19,7 +19,7 @@ func (ptp) macs(s Spec) Made { return macsOf(s.Leases) }
 func (ptp) prepare(*Host, *cni.Conf) error { return nil }
 
 func (ptp) make(h *Host, s Spec, m Made) error {
-	if err := h.rt.Do(newLink(pair("veth", s, m, 0))); err != nil {
+	if err := h.rt.Do(vethPair(s.ends(m, 0))); err != nil {
 		return err
 	}
 	return h.routeTo(s)
@@ -30,14 +30,14 @@ func (ptp) make(h *Host, s Spec, m Made) error {
 func (h *Host) routeTo(s Spec) (err error) {
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, h.rt.Do(delLink(s.Host)))
+			err = errors.Join(err, h.RemoveLink(s.Host))
 		}
 	}()
 	index, err := indexOf(s.Host)
 	if err != nil {
 		return err
 	}
-	if err := hostEnd(s.Host, s.Conf); err != nil {
+	if err := hostEndOf(s.Conf).set(s.Host); err != nil {
 		return err
 	}
 	var todo []nlmsg.Command
@@ -66,26 +66,13 @@ func (netkit) macs(s Spec) Made {
 
 func (netkit) prepare(*Host, *cni.Conf) error { return nil }
 
-// Attributes and values of IFLA_INFO_DATA, as in linux/if_link.h.
-const (
-	netkitPeerInfo = 1 // IFLA_NETKIT_PEER_INFO
-	netkitMode     = 5 // IFLA_NETKIT_MODE
-	netkitL2       = 0
-	netkitL3       = 1
-)
-
 func (netkit) make(h *Host, s Spec, m Made) error {
-	l := pair("netkit", s, m, 0)
-	peer := link{name: s.Name, mac: m.MAC, mtu: s.Conf.MTU, netns: s.Netns}
-	l.data = func(e *nlmsg.Encoder) {
-		mode := uint32(netkitL2)
-		if s.Conf.Mode == "l3" {
-			mode = netkitL3
-		}
-		e.Uint32(netkitMode, mode)
-		e.Bytes(netkitPeerInfo, peer.encode())
+	mode := uint32(netkitL2)
+	if s.Conf.Mode == "l3" {
+		mode = netkitL3
 	}
-	if err := h.rt.Do(newLink(l)); err != nil {
+	host, inner := s.ends(m, 0)
+	if err := h.rt.Do(netkitPair(host, inner, mode)); err != nil {
 		return err
 	}
 	return h.routeTo(s)

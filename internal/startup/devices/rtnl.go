@@ -43,6 +43,33 @@ func newLink(l link) nlmsg.Command {
 	}
 }
 
+// vethPair requests a pair in one message. The container's end cannot be up yet, since it
+// has no peer when its flags are set.
+func vethPair(host, inner link) nlmsg.Command {
+	host.kind = "veth"
+	host.data = func(e *nlmsg.Encoder) { e.Bytes(vethInfoPeer, inner.encode()) }
+	return newLink(host)
+}
+
+// netkitPair requests a pair of the kernel's device kind for containers (since 6.7).
+func netkitPair(host, inner link, mode uint32) nlmsg.Command {
+	host.kind = "netkit"
+	host.data = func(e *nlmsg.Encoder) {
+		e.Uint32(netkitMode, mode)
+		e.Bytes(netkitPeerInfo, inner.encode())
+	}
+	return newLink(host)
+}
+
+// Attributes and values of IFLA_INFO_DATA, as in linux/veth.h and linux/if_link.h.
+const (
+	vethInfoPeer   = 1 // VETH_INFO_PEER
+	netkitPeerInfo = 1 // IFLA_NETKIT_PEER_INFO
+	netkitMode     = 5 // IFLA_NETKIT_MODE
+	netkitL2       = 0
+	netkitL3       = 1
+)
+
 // encode encodes the device; the peer of a pair has the same form.
 func (l link) encode() []byte {
 	var flags uint32
@@ -123,6 +150,29 @@ func newAddr(index int, p netip.Prefix) nlmsg.Command {
 		What: fmt.Sprintf("add address %v", p), Type: unix.RTM_NEWADDR,
 		Flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE, Data: append(b, encoded(e)...),
 	}
+}
+
+// newGateways adds addresses of the host to a device that reaches containers, with the broadcast
+// address that programs of the host ask for.
+func newGateways(index int, all []netip.Prefix) (todo []nlmsg.Command) {
+	for _, p := range all {
+		m := newAddr(index, p)
+		if p.Addr().Is4() && p.Bits() < 31 {
+			m.Data = append(m.Data, nlmsg.Attr(unix.IFA_BROADCAST, lastOf(p).AsSlice())...)
+		}
+		todo = append(todo, m)
+	}
+	return todo
+}
+
+// lastOf returns the last address of a subnet.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	last, _ := netip.AddrFromSlice(b)
+	return last
 }
 
 // addRoute adds a route of a container after an existing one of another device with the

@@ -255,13 +255,8 @@ func (t *tenants) remove(p netip.Prefix, chain *nftables.Chain) error {
 
 // interval returns a subnet in nftables' form: its first address and the one after it.
 func interval(p netip.Prefix) []nftables.SetElement {
-	end := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(end)*8; i++ {
-		end[i/8] |= 0x80 >> (i % 8)
-	}
-	last, _ := netip.AddrFromSlice(end)
 	elements := []nftables.SetElement{{Key: p.Addr().AsSlice()}}
-	if next := last.Next(); next.IsValid() {
+	if next := lastOf(p).Next(); next.IsValid() {
 		elements = append(elements, nftables.SetElement{Key: next.AsSlice(), IntervalEnd: true})
 	}
 	return elements

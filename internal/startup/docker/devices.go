@@ -4,14 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netdev"
-	"github.com/scon-project/scon/internal/host/sysctl"
+	"github.com/scon-project/scon/internal/startup/devices"
 )
 
 // Prefixes of device names: the host's end, and the container's end before Docker moves
@@ -35,134 +34,37 @@ func macOf(e *Endpoint) string {
 
 // makeBridge makes a network's bridge with those of the host's addresses that are
 // missing, and enables forwarding.
-func makeBridge(n *Network) error {
+func (d *Driver) makeBridge(n *Network) error {
 	mac, err := net.ParseMAC(n.MAC)
 	if err != nil {
 		return fmt.Errorf("bridge %s: %w", n.Bridge, err)
 	}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.HardwareAddr, attrs.MTU = n.Bridge, mac, n.MTU
-	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("make bridge %s: %w", n.Bridge, err)
-	}
-	bridge, err := netlink.LinkByName(n.Bridge)
+	kind, err := kindOf(n.Bridge)
 	if err != nil {
-		return fmt.Errorf("find bridge %s: %w", n.Bridge, err)
-	}
-	if bridge.Type() != "bridge" {
-		return fmt.Errorf("device %s is a %s, not a bridge: choose another com.docker.network.bridge.name", n.Bridge, bridge.Type())
-	}
-	if err := n.settings(); err != nil {
 		return err
 	}
-	for _, g := range n.Gateways {
-		addr := &netlink.Addr{IPNet: ipNet(g)}
-		if g.Addr().Is6() {
-			addr.Flags = unix.IFA_F_NODAD // Docker's IPAM excludes duplicates
-		}
-		if err := netlink.AddrReplace(bridge, addr); err != nil {
-			return fmt.Errorf("bridge %s: add address %v: %w", n.Bridge, g, err)
-		}
+	if kind != "" && kind != "bridge" {
+		return fmt.Errorf("device %s is a %s, not a bridge: choose another com.docker.network.bridge.name", n.Bridge, kind)
 	}
-	if err := netlink.LinkSetUp(bridge); err != nil {
-		return fmt.Errorf("bring bridge %s up: %w", n.Bridge, err)
+	b := devices.Bridge{Name: n.Bridge, MAC: mac, MTU: n.MTU, Addresses: n.Gateways}
+	b.IPv6 = slices.ContainsFunc(n.Pools, n.ofFamily(true))
+	if err := d.host.MakeBridge(b); err != nil || n.Internal {
+		return err
 	}
-	return nil
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
-// settings sets the sysctls that a network needs at all times.
-func (n *Network) settings() error {
-	// The host ignores router advertisements of containers.
-	all := []sysctl.Setting{{Name: "net/ipv6/conf/" + n.Bridge + "/accept_ra", Value: "0"}}
-	for _, p := range n.Pools {
-		switch {
-		case n.Internal:
-		case p.Addr().Is4():
-			all = append(all, sysctl.Setting{Name: "net/ipv4/ip_forward", Value: "1"})
-		default:
-			all = append(all, sysctl.Setting{Name: "net/ipv6/conf/all/forwarding", Value: "1"})
-		}
-		if p.Addr().Is6() {
-			all = append(all, sysctl.Setting{Name: "net/ipv6/conf/" + n.Bridge + "/disable_ipv6", Value: "0"})
-		}
-	}
-	return sysctl.Set(all)
-}
-
-// removeBridge removes a bridge; a missing bridge is no error.
-func removeBridge(n *Network) error { return removeLink(n.Bridge) }
-
-func removeLink(name string) error {
-	link, err := netlink.LinkByName(name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return nil
-	}
-	if err == nil {
-		err = netlink.LinkDel(link)
-	}
-	if err != nil && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("remove device %s: %w", name, err)
-	}
-	return nil
+	return devices.Forward(n.Pools)
 }
 
 // makePair makes an endpoint's devices, with the host's end as a port of the bridge, and
 // returns the name of the container's end, which Docker moves.
-func makePair(n *Network, id string, e *Endpoint) (inner string, err error) {
-	inner = innerPrefix + id[:maxDeviceName-len(innerPrefix)]
+func (d *Driver) makePair(n *Network, id string, e *Endpoint) (inner string, err error) {
 	mac, err := net.ParseMAC(e.MAC)
 	if err != nil {
 		return "", fmt.Errorf("address of the container's device: %w", err)
 	}
-	bridge, err := netlink.LinkByName(n.Bridge)
-	if err != nil {
-		return "", fmt.Errorf("find bridge %s: %w", n.Bridge, err)
-	}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.MasterIndex = e.Host, n.MTU, bridge.Attrs().Index
-	peer := netlink.NewLinkAttrs()
-	peer.Name, peer.MTU, peer.HardwareAddr = inner, n.MTU, mac
-
-	kit := &netlink.Netkit{
-		LinkAttrs: attrs, Mode: netlink.NETKIT_MODE_L2,
-		Scrub: netlink.NETKIT_SCRUB_DEFAULT, PeerScrub: netlink.NETKIT_SCRUB_DEFAULT,
-	}
-	kit.SetPeerAttrs(&peer)
-	err = netlink.LinkAdd(kit)
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: inner, PeerHardwareAddr: mac, PeerMTU: uint32(n.MTU)})
-	}
-	if err != nil {
-		return "", fmt.Errorf("make the container's device: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, removeLink(e.Host))
-		}
-	}()
-	port, err := netlink.LinkByName(e.Host)
-	if err != nil {
-		return "", fmt.Errorf("find device %s: %w", e.Host, err)
-	}
-	for _, step := range []struct {
-		what string
-		do   func() error
-	}{
-		{"set the alias of", func() error { return netlink.LinkSetAlias(port, hostAlias) }},
-		// A container may reach its own published port.
-		{"set hairpin mode of", func() error { return netlink.LinkSetHairpin(port, true) }},
-		{"isolate", func() error { return netlink.LinkSetIsolated(port, n.Apart) }},
-		{"bring up", func() error { return netlink.LinkSetUp(port) }},
-	} {
-		if err = step.do(); err != nil {
-			return "", fmt.Errorf("%s device %s: %w", step.what, e.Host, err)
-		}
-	}
-	return inner, nil
+	inner = innerPrefix + id[:maxDeviceName-len(innerPrefix)]
+	return inner, d.host.MakePort(devices.Port{
+		Bridge: n.Bridge, Host: e.Host, Inner: inner, MAC: mac, MTU: n.MTU, Alias: hostAlias, Isolated: n.Apart,
+	})
 }
 
 // removeStrays removes the host's ends that belong to no recorded endpoint.
@@ -182,21 +84,21 @@ func (d *Driver) removeStrays() error {
 		if a.Alias != hostAlias || !strings.HasPrefix(a.Name, hostPrefix) || known[a.Name] {
 			continue
 		}
-		if err := removeLink(a.Name); err != nil {
+		if err := d.host.RemoveLink(a.Name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// hasLink reports whether a device exists.
-func hasLink(name string) (bool, error) {
-	_, err := netlink.LinkByName(name)
+// kindOf returns the kind of a device, "" if it is missing.
+func kindOf(name string) (string, error) {
+	link, err := netlink.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return false, nil
+		return "", nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("find device %s: %w", name, err)
+		return "", fmt.Errorf("find device %s: %w", name, err)
 	}
-	return true, nil
+	return link.Type(), nil
 }

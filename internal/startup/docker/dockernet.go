@@ -30,6 +30,7 @@ import (
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/service"
+	"github.com/scon-project/scon/internal/startup/devices"
 )
 
 // Options configure a driver. All fields are required.
@@ -45,6 +46,7 @@ type Options struct {
 // Driver makes networks in the network namespace of the process.
 type Driver struct {
 	log    *slog.Logger
+	host   *devices.Host
 	store  *store
 	served sync.WaitGroup
 	close  func() error // of the listener
@@ -90,8 +92,12 @@ func open(o Options) (_ *Driver, err error) {
 	if d.store, err = openStore(o.Dir); err != nil {
 		return nil, err
 	}
+	if d.host, err = devices.Open(); err != nil {
+		return nil, errors.Join(err, d.store.close())
+	}
 	defer func() {
 		if err != nil {
+			d.host.Close()
 			d.store.close()
 		}
 	}()
@@ -116,6 +122,7 @@ func (d *Driver) Close() error {
 	for id := range d.held {
 		d.letGo(id)
 	}
+	d.host.Close()
 	return errors.Join(err, closeLoopback(d.sorted()), d.store.close())
 }
 
@@ -125,7 +132,7 @@ func (d *Driver) reconcile() error {
 		return d.enforce() // remove rules of a deleted network
 	}
 	for _, n := range d.networks {
-		if err := makeBridge(n); err != nil {
+		if err := d.makeBridge(n); err != nil {
 			return err
 		}
 		for id, e := range n.Endpoints {

@@ -66,6 +66,7 @@ func (w *world) crash() {
 	for id := range w.driver.held {
 		w.driver.letGo(id)
 	}
+	w.driver.host.Close()
 	w.driver.store.close()
 	w.open()
 }

@@ -37,7 +37,7 @@ func (d *Driver) CreateNetwork(r *network.CreateNetworkRequest) (err error) {
 			err = errors.Join(err, d.forget(n))
 		}
 	}()
-	if err := makeBridge(n); err != nil {
+	if err := d.makeBridge(n); err != nil {
 		return err
 	}
 	if err := d.enforce(); err != nil {
@@ -65,11 +65,11 @@ func (d *Driver) makeRoom(n *Network) error {
 			return fmt.Errorf("conflict with network %.12s, bridge %s, subnets %v, which has containers", other.ID, other.Bridge, other.Pools)
 		}
 	}
-	exists, err := hasLink(n.Bridge)
+	kind, err := kindOf(n.Bridge)
 	if err != nil {
 		return err
 	}
-	if exists {
+	if kind != "" {
 		return fmt.Errorf("device %s exists already: choose another com.docker.network.bridge.name", n.Bridge)
 	}
 	return nil
@@ -93,7 +93,7 @@ func (d *Driver) forget(n *Network) error {
 			return err
 		}
 	}
-	if err := removeBridge(n); err != nil {
+	if err := d.host.RemoveLink(n.Bridge); err != nil {
 		return err
 	}
 	if err := d.store.remove(n); err != nil {
@@ -179,7 +179,7 @@ func (d *Driver) unplug(id string, e *Endpoint) error {
 	if e.Host == "" {
 		return nil
 	}
-	if err := removeLink(e.Host); err != nil {
+	if err := d.host.RemoveLink(e.Host); err != nil {
 		return err
 	}
 	e.Host = ""
@@ -209,7 +209,7 @@ func (d *Driver) Join(r *network.JoinRequest) (*network.JoinResponse, error) {
 		e.Host = ""
 		return nil, err
 	}
-	inner, err := makePair(n, r.EndpointID, e)
+	inner, err := d.makePair(n, r.EndpointID, e)
 	if err != nil {
 		return nil, err
 	}
