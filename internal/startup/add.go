@@ -171,7 +171,8 @@ func (d *addition) makeInPlace() error {
 
 // recycle gives the namespace that a pooled one has replaced to the pool.
 func (d *addition) recycle(e *entry) {
-	d.handed(e)
+	e.ns.Close()
+	d.tally.countHanded()
 	if empty, err := os.Open(netns.FdPath(d.ns)); err == nil {
 		d.tally.noteDisplaced()
 		d.n.pool.Give(empty)

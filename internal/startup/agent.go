@@ -59,7 +59,7 @@ type Agent struct {
 	networks *networks
 	census   *census
 	owners   *owners
-	starts   *starts
+	starts   starts
 	tally    *tally
 	guard    guard
 }
@@ -68,7 +68,7 @@ type Agent struct {
 func New(o Options) (_ *Agent, err error) {
 	a := &Agent{
 		opts: o, log: o.Logger, beneath: netns.HasBeneath(), stages: stages{gates: newGates(o.Config.Limits)},
-		census: new(census), owners: newOwners(), starts: newStarts(), tally: newTally(),
+		census: new(census), owners: newOwners(), tally: newTally(),
 		guard: guard{service.NewPulse(), make(chan struct{}, 1)},
 	}
 	var undo undoList
@@ -144,7 +144,7 @@ func (a *Agent) reconcile() {
 	tick := time.NewTicker(reconcileInterval)
 	defer tick.Stop()
 	for {
-		if err := a.Reconcile(); err != nil && a.ctx.Err() == nil {
+		if err := a.releaseGone(every); err != nil && a.ctx.Err() == nil {
 			a.log.Error("release attachments whose container is gone", "error", err)
 		}
 		select {
@@ -280,7 +280,8 @@ func (a *Agent) GC(c *cni.Conf) error {
 		valid[keyOf(c.Name, v.ContainerID, v.IfName)] = true
 	}
 	err := a.detachAll(a.records.all(), func(r *Record) bool { return r.Network.Name == c.Name && !valid[r.key] })
-	return errors.Join(err, a.askDelegate("GC", c))
+	_, refused := a.delegate("GC", newRecord(cni.Attachment{}, c))
+	return errors.Join(err, refused)
 }
 
 // detachAll removes the attachments for which doomed returns true.
@@ -318,16 +319,7 @@ func (a *Agent) Status(c *cni.Conf) error {
 	if n.space != nil && n.space.Full() && (n.pool == nil || n.pool.Stats().Ready == 0) {
 		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("network %q: every address is leased", c.Name), "")
 	}
-	return a.askDelegate("STATUS", c)
-}
-
-// askDelegate passes a verb without a container to the IPAM plugin, unless that is
-// our own.
-func (a *Agent) askDelegate(verb string, c *cni.Conf) error {
-	if c.IPAM.Type == cni.OwnIPAM {
-		return nil
-	}
-	_, err := cni.Delegate(a.ctx, c.IPAM.Type, cni.Request{Command: verb, Path: c.Path, Input: c.Raw})
+	_, err := a.delegate("STATUS", newRecord(cni.Attachment{}, c))
 	return err
 }
 

@@ -28,11 +28,7 @@ func (a *Agent) Check(path string, at cni.Attachment, c *cni.Conf) error {
 	if err := netns.Do(path, func() error { return devices.CheckInside(made) }); err != nil {
 		return err
 	}
-	if c.IPAM.Type == cni.OwnIPAM {
-		return nil
-	}
-	_, err := a.delegate("CHECK", asked)
-	if err != nil {
+	if _, err := a.delegate("CHECK", asked); err != nil {
 		return fmt.Errorf("check an address with ipam plugin %s: %w", c.IPAM.Type, err)
 	}
 	return nil

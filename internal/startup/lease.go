@@ -114,20 +114,19 @@ func (a *Agent) unlease(r *Record) error {
 	return a.store.remove(r)
 }
 
-// tellDelegate releases an attachment's addresses at the IPAM plugin, unless that is
-// our own.
+// tellDelegate releases an attachment's addresses at the IPAM plugin.
 func (a *Agent) tellDelegate(r *Record) error {
-	if r.Network.IPAM.Type == cni.OwnIPAM {
-		return nil
-	}
 	if _, err := a.delegate("DEL", r); err != nil {
 		return fmt.Errorf("release an address of ipam plugin %s: %w", r.Network.IPAM.Type, err)
 	}
 	return nil
 }
 
-// delegate calls the IPAM plugin of an attachment's network.
+// delegate calls the IPAM plugin of an attachment's network, unless that is our own.
 func (a *Agent) delegate(verb string, r *Record) (*types100.Result, error) {
+	if r.Network.IPAM.Type == cni.OwnIPAM {
+		return nil, nil
+	}
 	return cni.Delegate(a.ctx, r.Network.IPAM.Type, cni.Request{
 		Command: verb, ContainerID: r.ContainerID, Netns: r.Netns, IfName: r.IfName, Args: r.Args, Path: r.CNIPath, Input: r.Conf,
 	})

@@ -92,18 +92,13 @@ func (n namespace) marked() map[string]inside {
 // namespaces returns one path of each namespace that has a name or a process.
 func namespaces() (paths []string) {
 	seen := make(map[uint64]bool)
-	names, _ := filepath.Glob(netns.Path("*"))
-	for _, path := range names {
-		if inode, err := netns.Inode(path); err == nil && !seen[inode] {
-			seen[inode] = true
-			paths = append(paths, path)
-		}
-	}
-	processes, _ := filepath.Glob("/proc/[0-9]*/ns/net")
-	for _, path := range processes {
-		if inode, ok := readNumber(path); ok && !seen[uint64(inode)] {
-			seen[uint64(inode)] = true
-			paths = append(paths, path)
+	for _, pattern := range []string{netns.Path("*"), "/proc/[0-9]*/ns/net"} {
+		found, _ := filepath.Glob(pattern) // the pattern is valid
+		for _, path := range found {
+			if inode, err := netns.Inode(path); err == nil && !seen[inode] {
+				seen[inode] = true
+				paths = append(paths, path)
+			}
 		}
 	}
 	return paths

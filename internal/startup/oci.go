@@ -35,20 +35,19 @@ func (a *Agent) OCI(o control.OCI) error {
 	case o.Outcome != "":
 		return a.ociDone(o)
 	case o.Verb == "create":
-		a.starts.began(o.ID, a.stages.begin(StageCgroup, o.ID))
+		a.starts.ends.put(o.ID, a.stages.begin(StageCgroup, o.ID))
 		return a.ociCreate(o)
 	case o.Verb == "start":
-		a.starts.began(o.ID, a.stages.begin(StageStartVM, o.ID))
+		a.starts.ends.put(o.ID, a.stages.begin(StageStartVM, o.ID))
 		return a.ociStart(o)
 	}
 	return nil
 }
 
-// starts are the containers that a runtime is starting by scon-oci, by their IDs.
+// starts are the containers that a runtime is starting by scon-oci.
 type starts struct {
-	mu      sync.Mutex
-	end     map[string]func() // ends the stage that a container is in
-	pending map[string]pendingStart
+	ends    byContainer[func()] // ends the stage that a container is in
+	pending byContainer[pendingStart]
 }
 
 // pendingStart is a container whose device is made in place before its start.
@@ -58,48 +57,36 @@ type pendingStart struct {
 	bundle  string
 }
 
-func newStarts() *starts {
-	return &starts{end: make(map[string]func()), pending: make(map[string]pendingStart)}
+// byContainer is a value for each of some containers, by ID.
+type byContainer[V any] struct {
+	mu sync.Mutex
+	of map[string]V
 }
 
-// began notes what ends the stage of a container.
-func (s *starts) began(id string, end func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.end[id] = end
+func (m *byContainer[V]) put(id string, v V) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.of == nil {
+		m.of = make(map[string]V)
+	}
+	m.of[id] = v
 }
 
-// ended returns what ends the stage of a container, nil if it is in none.
-func (s *starts) ended(id string) (end func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	end = s.end[id]
-	delete(s.end, id)
-	return end
-}
-
-// wait has a container's device made at its start.
-func (s *starts) wait(id string, p pendingStart) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pending[id] = p
-}
-
-// take returns what a container's start has to wait for, if anything.
-func (s *starts) take(id string) (p pendingStart, waits bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p, waits = s.pending[id]
-	delete(s.pending, id)
-	return p, waits
+// take removes a container's value and returns it, if it has one.
+func (m *byContainer[V]) take(id string) (v V, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v, ok = m.of[id]
+	delete(m.of, id)
+	return v, ok
 }
 
 // ociDone ends a container's stage, and its attachments after a delete.
 func (a *Agent) ociDone(o control.OCI) error {
 	if o.Verb == "delete" || o.Outcome == "failed" {
-		a.starts.take(o.ID)
+		a.starts.pending.take(o.ID)
 	}
-	if end := a.starts.ended(o.ID); end != nil {
+	if end, ok := a.starts.ends.take(o.ID); ok {
 		end()
 	}
 	if o.Verb == "delete" && o.Outcome == "done" || o.Verb == "create" && o.Outcome == "failed" {
@@ -135,7 +122,7 @@ func (a *Agent) ociCreate(o control.OCI) (err error) {
 		if o.PidFile == "" {
 			return fmt.Errorf("container %s has a user namespace: --pid-file is required to make its device in place", o.ID)
 		}
-		a.starts.wait(o.ID, pendingStart{n, o.PidFile, o.Bundle})
+		a.starts.pending.put(o.ID, pendingStart{n, o.PidFile, o.Bundle})
 		return nil
 	}
 	e, err := a.ready(n, o.ID)
@@ -176,7 +163,8 @@ func (a *Agent) ociGive(n *network, e *entry, r *Record, file *bundle) (err erro
 		return err
 	}
 	step("oci-kept")
-	a.handed(e)
+	e.ns.Close()
+	a.tally.countHanded()
 	undo = nil // detach does it now
 	if err := file.setNetns(r.Netns); err != nil {
 		return errors.Join(err, a.detach(r))
@@ -188,7 +176,7 @@ func (a *Agent) ociGive(n *network, e *entry, r *Record, file *bundle) (err erro
 // ociStart makes the device in place for a container that could not get a pooled
 // namespace; its process exists now.
 func (a *Agent) ociStart(o control.OCI) error {
-	p, waits := a.starts.take(o.ID)
+	p, waits := a.starts.pending.take(o.ID)
 	if !waits {
 		return nil
 	}

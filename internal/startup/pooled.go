@@ -144,12 +144,6 @@ func (a *Agent) give(e *entry, r *Record, c *cni.Conf) {
 	a.owners.set(e.host, Owner{Netns: r.Netns, ContainerID: r.ContainerID})
 }
 
-// handed ends the hold on a namespace whose record was kept.
-func (a *Agent) handed(e *entry) {
-	e.ns.Close()
-	a.tally.countHanded()
-}
-
 // isEmpty reports whether a namespace has only the devices that the kernel makes in
 // each. It reads a file, since a netlink dump of devices would wait for RTNL, which
 // is contended at that time.

@@ -1,11 +1,11 @@
 package startup
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -66,33 +66,28 @@ func (a *Agent) recover() error {
 	return nil
 }
 
-// withoutPlugin selects attachments whose release calls no other IPAM plugin.
+// Selections of attachments: all, and those whose release calls no other IPAM plugin.
+func every(*Record) bool { return true }
+
 func withoutPlugin(r *Record) bool { return r.Network.IPAM.Type == cni.OwnIPAM }
 
 // catchUp executes the DELs recorded while no agent ran, for the selected
 // attachments.
 func (a *Agent) catchUp(selected func(*Record) bool) error {
+	all := a.records.all() // a DEL is not of an attachment that is made from now on
 	keys, err := a.store.deleted()
 	if err != nil {
 		return err
 	}
-	var errs []error
-	hung := make(map[string]bool) // networks whose plugin hung: the next call would hang, too
+	err = a.detachAll(all, func(r *Record) bool { return slices.Contains(keys, r.key) && selected(r) })
 	for _, key := range keys {
 		unlock := a.records.lock(key)
-		if r := a.records.get(key); r == nil {
-			errs = append(errs, a.store.forget(key))
-		} else if selected(r) && !hung[r.Network.Name] {
-			err := a.detach(r)
-			hung[r.Network.Name] = errors.Is(err, context.DeadlineExceeded)
-			if err == nil {
-				err = a.store.forget(key)
-			}
-			errs = append(errs, err)
+		if a.records.get(key) == nil {
+			err = errors.Join(err, a.store.forget(key))
 		}
 		unlock()
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // recoverNetworks removes the host state that missing devices left, and claims the
@@ -265,14 +260,9 @@ func namespaceOf(l netlink.Link) (string, error) {
 	return "", fmt.Errorf("the namespace of %s has no name and no process", l.Attrs().Name)
 }
 
-// Reconcile releases attachments whose container ended without a DEL: the device, or
-// the runtime's name of the namespace, is gone. It skips attachments made meanwhile,
-// whose device may be newer than the list of devices.
-func (a *Agent) Reconcile() error {
-	return a.releaseGone(func(*Record) bool { return true })
-}
-
-// releaseGone is Reconcile for the selected attachments.
+// releaseGone releases the selected attachments whose container ended without a DEL: the
+// device, or the runtime's name of the namespace, is gone. It skips attachments made
+// meanwhile, whose device may be newer than the list of devices.
 func (a *Agent) releaseGone(selected func(*Record) bool) error {
 	missed := a.catchUp(selected)
 	all := a.records.all()

@@ -1,7 +1,6 @@
 package devices
 
 import (
-	"bytes"
 	"fmt"
 	"net"
 	"net/netip"
@@ -192,10 +191,7 @@ func checkRules(a Attached) error {
 			return fmt.Errorf("read the security group: %w", err)
 		}
 		for _, l := range a.Leases {
-			addr := l.Address.Addr()
-			if addr.Is4() && !slices.ContainsFunc(elements, func(e nftables.SetElement) bool {
-				return bytes.Equal(e.Key, addr.AsSlice()) && bytes.Contains(e.Val, append([]byte(chainOf(dir.direction, a.Host)), 0))
-			}) {
+			if !hasElement(elements, l.Address.Addr(), chainOf(dir.direction, a.Host)) {
 				return fmt.Errorf("the container lacks its rules for %s", dir.direction)
 			}
 		}
