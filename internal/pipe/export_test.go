@@ -51,6 +51,17 @@ func (b *Broker) fill(gate *quota.Gate) (free func()) {
 // Files returns how many files are charged to containers.
 func (b *Broker) Files() int64 { return b.ledger.Used(quota.Files) }
 
+// PoolFiles counts the files that pools are charged with, and no others, which are closed a
+// little after the reply that they went with.
+func (b *Broker) PoolFiles() (n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for s := range b.sessions {
+		n += s.poolFiles
+	}
+	return n
+}
+
 // AllAged has all connections prove themselves as if their last proofs were old.
 func (b *Broker) AllAged() { b.refresh(time.Now().Add(attachedAge)) }
 

@@ -187,13 +187,13 @@ func TestPoolCharged(t *testing.T) {
 		from, to := connect(a, b, pipe.BPF)
 		made = append(made, [2]answer{from, to})
 	}
-	files := br.Files()
+	files := br.PoolFiles()
 	a.must(message{op: opMoreRings, id: pooled[0].id})
 	if !enlarged() {
 		t.Fatal("no second chunk")
 	}
-	if got := br.Files(); got != files+1 {
-		t.Errorf("%d files, want %d", got, files+1)
+	if got := br.PoolFiles(); got != files+1 {
+		t.Errorf("pools have %d files, want %d", got, files+1)
 	}
 	for _, ends := range made {
 		a.must(message{op: opClose, id: ends[0].id})
