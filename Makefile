@@ -200,6 +200,13 @@ test-fresh-as-root:
 	$(Q)$(AS_OWNER) mkdir -p dist/fresh
 	$(Q)go test -C test -vet=off -count=1 -timeout 12h -v ./fresh -full $(FRESH)
 
+# Incus' and LXC's containers as machines of the network, by the clock. INCUS chooses, such as "-rounds 12".
+INCUS ?=
+test-incus-as-root: build
+	$(Q)scripts/install-deps.sh packages
+	$(Q)$(AS_OWNER) mkdir -p dist/incus
+	$(Q)go test -C test -vet=off -count=1 -timeout 1h -v ./incus -full $(INCUS)
+
 # Tests that others wrote, without and with SCON. PEERS chooses, such as "-suites netavark,wrk".
 PEERS ?=
 test-peers-as-root: build

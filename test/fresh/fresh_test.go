@@ -7,13 +7,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/scon-project/scon/test/bed/system"
 )
 
 var (
@@ -65,47 +65,12 @@ func TestPrerequisites(t *testing.T) {
 	}
 }
 
-// archive returns the archive of a system, which is kept in dist/fresh.
-func archive(t *testing.T, dir, suite string) string {
-	t.Helper()
-	path := filepath.Join(dir, suite+".tar")
-	if _, err := os.Stat(path); err == nil {
-		return path
-	}
-	settings, err := exec.Command("apt-config", "dump").Output()
-	if err != nil {
-		t.Fatal("missing: apt, whose Debian mirror has the packages")
-	}
-	args := []string{"--quiet", "--variant=minbase", "--include=" + prerequisites}
-	for line := range strings.Lines(string(settings)) { // proxies, and mirrors that are not renewed
-		if strings.HasPrefix(line, "Acquire::Check-") || strings.HasPrefix(line, "Acquire::http") {
-			args = append(args, "--aptopt="+strings.TrimSuffix(strings.TrimSpace(line), ";"))
-		}
-	}
-	partial := path + ".partial"
-	create(t, partial).Close()
-	defer os.Remove(partial)
-	cmd := exec.Command("mmdebstrap", append(args, "--format=tar", suite, partial)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("mmdebstrap %s: %v: %s", suite, err, out)
-	}
-	if err := os.Rename(partial, path); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// create creates a file, with the owner of its folder: the sources may be a user's.
+// create is system.Create: the sources may be a user's.
 func create(t *testing.T, path string) *os.File {
 	t.Helper()
-	f, err := os.Create(path)
+	f, err := system.Create(path)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if info, err := os.Stat(filepath.Dir(path)); err != nil {
-		t.Fatal(err)
-	} else if of := info.Sys().(*syscall.Stat_t); f.Chown(int(of.Uid), int(of.Gid)) != nil {
-		t.Errorf("%s is not of user %d", path, of.Uid)
 	}
 	return f
 }
@@ -132,7 +97,11 @@ func TestFresh(t *testing.T) {
 		for user := range strings.SplitSeq(*users, ",") {
 			t.Run(suite+"/"+user, func(t *testing.T) {
 				names, script := script(user)
-				passed := run(t, table, filepath.Join(dir, suite+"-"+user), archive(t, dir, suite), root, suite, user, script)
+				archive, err := system.Archive(dir, suite, prerequisites)
+				if err != nil {
+					t.Fatal(err)
+				}
+				passed := run(t, table, filepath.Join(dir, suite+"-"+user), archive, root, suite, user, script)
 				if !slices.Equal(passed, names) {
 					t.Errorf("of the steps %v only %v passed", names, passed)
 				}
@@ -148,8 +117,7 @@ func TestFresh(t *testing.T) {
 // returns the steps that passed.
 func run(t *testing.T, table *os.File, logs, archive, root, suite, user, script string) (passed []string) {
 	t.Helper()
-	cmd := exec.Command("./enter.sh", archive, root, user, script)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it cleans up when its input ends
+	cmd := system.Command(archive, root, user, script)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@
 #
 # It has to be the leader of a process group, which ends with it.
 #
-# Usage: enter.sh ARCHIVE REPOSITORY USER COMMAND
+# Usage: enter.sh ARCHIVE REPOSITORY USER COMMAND [FLAG...], flags of unshare(1) such as --net
 set -eu
 
 groups() { # FILE-SYSTEM-TYPES... of the control groups that are mounted: MOUNT TYPE OPTIONS
@@ -48,6 +48,7 @@ if [ "${1:-}" = --inside ]; then
 fi
 
 archive=$1 repository=$2 user=$3 command=$4
+shift 4
 root=$(mktemp -d "${TMPDIR:-/var/tmp}/scon-fresh.XXXXXX")
 name=$(basename "$root")
 
@@ -98,7 +99,7 @@ groups | while read -r at type _; do
 done
 status=0
 sh -c 'for group in $(awk '\''$3 ~ /^cgroup2?$/ { print $2 }'\'' /proc/self/mounts); do echo $$ >"$group/'"$name"'/cgroup.procs"; done
-	exec unshare --mount --pid --cgroup --ipc --uts --fork --kill-child "$@"' - "$0" --inside "$root" "$user" "$command" || status=$?
+	exec unshare --mount --pid --cgroup --ipc --uts --fork --kill-child "$@"' - "$@" "$0" --inside "$root" "$user" "$command" || status=$?
 kill "$watcher" 2>/dev/null || :
 clean_up
 exit $status

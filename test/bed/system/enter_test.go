@@ -1,8 +1,7 @@
-package fresh
+package system
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -20,9 +19,8 @@ func TestEnterKilled(t *testing.T) {
 	if err := os.Mkdir(roots, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("./enter.sh", archive, "../..", "root", "true")
+	cmd := Command(archive, "../../..", "root", "true")
 	cmd.Env = append(os.Environ(), "TMPDIR="+roots)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
