@@ -14,7 +14,7 @@ import (
 // concurrent use.
 type Commands struct {
 	mu  sync.Mutex // one batch at a time
-	fd  int
+	fd  int        // -1 after Close
 	seq uint32
 	buf [8 << 10]byte
 }
@@ -32,8 +32,14 @@ func OpenCommands(protocol int) (*Commands, error) {
 	return &Commands{fd: fd}, nil
 }
 
-// Close closes the socket.
-func (c *Commands) Close() { unix.Close(c.fd) }
+// Close closes the socket after the batch under way. Later ones get EBADF: another file of
+// the process may have the socket's number then.
+func (c *Commands) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	unix.Close(c.fd)
+	c.fd = -1
+}
 
 // Command is a request that the kernel acknowledges.
 type Command struct {

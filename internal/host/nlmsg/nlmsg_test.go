@@ -119,6 +119,29 @@ func TestRequest(t *testing.T) {
 	}
 }
 
+// Commands after Close do not reach the socket that has its number now.
+func TestCommandsAfterClose(t *testing.T) {
+	open := func(ns string) (c *Commands) {
+		nstest.Do(t, ns, func() {
+			var err error
+			if c, err = OpenCommands(unix.NETLINK_ROUTE); err != nil {
+				t.Fatal(err)
+			}
+		})
+		return c
+	}
+	closed := open(nstest.New(t))
+	other := nstest.New(t)
+	closed.Close()
+	for range 12 {
+		t.Cleanup(open(other).Close)
+	}
+	get := getLink(1, 0)
+	if err := closed.Do(Command{What: "read lo", Type: get.Type, Data: get.Data}); !errors.Is(err, unix.EBADF) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
 func TestFilterKeepsMessagesOut(t *testing.T) {
 	// The type is in host order; the filter reads it as if from the network.
 	del := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.RTM_DELLINK))
