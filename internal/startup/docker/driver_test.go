@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
@@ -268,6 +269,70 @@ func TestCutOff(t *testing.T) {
 	})
 	w.do(func() error { return w.driver.DeleteNetwork(&network.DeleteNetworkRequest{NetworkID: otherID}) })
 	w.wantNothing()
+}
+
+// A request that waited for its turn until the driver had ended changes nothing: neither the
+// host, nor the records, nor another namespace whose socket has the number of the driver's.
+func TestRequestAfterClose(t *testing.T) {
+	w := newWorld(t)
+	const endpoint = "aaaaaaaaaaaaaaaaaaaa"
+	w.do(func() error { return w.driver.CreateNetwork(request(netID, "172.30.0.0/24", "172.30.0.1/24", nil)) })
+	w.run(netID, endpoint, "172.30.0.2")
+	host := w.driver.networks[netID].Endpoints[endpoint].Host
+	w.do(func() error { return w.driver.Close() })
+	nstest.Run(t, w.outside, "ip link add "+host+" type bridge")
+	if err := netns.Do(w.outside, func() error {
+		for range 12 {
+			other, err := nlmsg.OpenCommands(unix.NETLINK_ROUTE)
+			if err != nil {
+				return err
+			}
+			t.Cleanup(other.Close)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for name, call := range map[string]func() error{
+		"CreateNetwork": func() error {
+			return w.driver.CreateNetwork(request(otherID, "172.29.0.0/24", "172.29.0.1/24", nil))
+		},
+		"DeleteNetwork": func() error { return w.driver.DeleteNetwork(&network.DeleteNetworkRequest{NetworkID: netID}) },
+		"CreateEndpoint": func() error {
+			_, err := w.driver.CreateEndpoint(&network.CreateEndpointRequest{
+				NetworkID: netID, EndpointID: "bbbbbbbbbbbbbbbbbbbb", Interface: &network.EndpointInterface{Address: "172.30.0.3/24"},
+			})
+			return err
+		},
+		"DeleteEndpoint": func() error {
+			return w.driver.DeleteEndpoint(&network.DeleteEndpointRequest{NetworkID: netID, EndpointID: endpoint})
+		},
+		"Join": func() error {
+			_, err := w.driver.Join(&network.JoinRequest{NetworkID: netID, EndpointID: endpoint})
+			return err
+		},
+		"Leave":                       func() error { return w.driver.Leave(&network.LeaveRequest{NetworkID: netID, EndpointID: endpoint}) },
+		"ProgramExternalConnectivity": func() error { return w.publish(netID, endpoint, tcp("", 8080, 80)) },
+		"RevokeExternalConnectivity": func() error {
+			return w.driver.RevokeExternalConnectivity(&network.RevokeExternalConnectivityRequest{NetworkID: netID, EndpointID: endpoint})
+		},
+	} {
+		w.do(func() error {
+			if err := call(); !errors.Is(err, errClosed) {
+				t.Errorf("%s: %v, want that the driver ends", name, err)
+			}
+			return nil
+		})
+	}
+	for _, ns := range []string{w.host, w.outside} {
+		if left := nstest.Run(t, ns, "ip -o link"); !strings.Contains(left, host) {
+			t.Errorf("%s is gone: %s", host, left)
+		}
+	}
+	w.open()
+	if n := w.driver.networks[netID]; n == nil || len(n.Endpoints) != 1 || n.Endpoints[endpoint] == nil || len(w.driver.networks) != 1 {
+		t.Errorf("networks are %+v", w.driver.networks)
+	}
 }
 
 // A second driver does not change the first one's networks, and the error about an invalid

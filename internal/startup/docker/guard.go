@@ -86,17 +86,12 @@ func (d *Driver) restoreAdmission() error {
 	return errors.Join(err, admit(context.Background(), d.sorted()))
 }
 
-// errClosed is returned to requests that were under way when the driver ended.
-var errClosed = errors.New("the driver ends: no rules are written any more")
-
 // putRules writes the rules of all networks. If that fails, it disables route_localnet:
 // containers cannot reach the host's loopback.
 func (d *Driver) putRules() error {
 	all := d.sorted()
-	select {
-	case <-d.stop:
+	if d.ends() {
 		return errors.Join(errClosed, closeLoopback(all))
-	default:
 	}
 	err := closeLoopback(slices.DeleteFunc(slices.Clone(all), (*Network).publishes))
 	var wrote, there int

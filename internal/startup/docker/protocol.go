@@ -12,6 +12,30 @@ import (
 // Docker's calls. A change is recorded before it is made, and its record is removed after
 // it is undone: a restarted driver finds what a killed one left.
 
+// errClosed is returned to requests that come, or are under way, when the driver ends.
+var errClosed = errors.New("the driver ends: try again when it runs")
+
+// begin locks the driver for a request, which unlocks it. After its end the driver has no
+// socket for devices any more, and the records may be those of the next one.
+func (d *Driver) begin() error {
+	d.mu.Lock()
+	if d.ends() {
+		d.mu.Unlock()
+		return errClosed
+	}
+	return nil
+}
+
+// ends reports whether Close was called.
+func (d *Driver) ends() bool {
+	select {
+	case <-d.stop:
+		return true
+	default:
+		return false
+	}
+}
+
 // GetCapabilities declares that networks are local to a host.
 func (d *Driver) GetCapabilities() (*network.CapabilitiesResponse, error) {
 	return &network.CapabilitiesResponse{Scope: network.LocalScope, ConnectivityScope: network.LocalScope}, nil
@@ -23,7 +47,9 @@ func (d *Driver) CreateNetwork(r *network.CreateNetworkRequest) (err error) {
 	if err != nil {
 		return err
 	}
-	d.mu.Lock()
+	if err := d.begin(); err != nil {
+		return err
+	}
 	defer d.mu.Unlock()
 	if err := d.makeRoom(n); err != nil {
 		return err
@@ -77,7 +103,9 @@ func (d *Driver) makeRoom(n *Network) error {
 
 // DeleteNetwork removes a network with its endpoints.
 func (d *Driver) DeleteNetwork(r *network.DeleteNetworkRequest) error {
-	d.mu.Lock()
+	if err := d.begin(); err != nil {
+		return err
+	}
 	defer d.mu.Unlock()
 	n := d.networks[r.NetworkID]
 	if n == nil {
@@ -105,7 +133,9 @@ func (d *Driver) forget(n *Network) error {
 
 // CreateEndpoint records a container's addresses.
 func (d *Driver) CreateEndpoint(r *network.CreateEndpointRequest) (*network.CreateEndpointResponse, error) {
-	d.mu.Lock()
+	if err := d.begin(); err != nil {
+		return nil, err
+	}
 	defer d.mu.Unlock()
 	n, err := d.network(r.NetworkID)
 	if err != nil {
@@ -148,7 +178,9 @@ func (d *Driver) CreateEndpoint(r *network.CreateEndpointRequest) (*network.Crea
 
 // DeleteEndpoint removes an endpoint; an unknown one is no error.
 func (d *Driver) DeleteEndpoint(r *network.DeleteEndpointRequest) error {
-	d.mu.Lock()
+	if err := d.begin(); err != nil {
+		return err
+	}
 	defer d.mu.Unlock()
 	n := d.networks[r.NetworkID]
 	if n == nil || n.Endpoints[r.EndpointID] == nil {
@@ -193,7 +225,9 @@ func (d *Driver) EndpointInfo(*network.InfoRequest) (*network.InfoResponse, erro
 
 // Join makes the container's device, which Docker moves into its namespace.
 func (d *Driver) Join(r *network.JoinRequest) (*network.JoinResponse, error) {
-	d.mu.Lock()
+	if err := d.begin(); err != nil {
+		return nil, err
+	}
 	defer d.mu.Unlock()
 	n, e, err := d.endpoint(r.NetworkID, r.EndpointID)
 	if err != nil {
@@ -223,7 +257,9 @@ func (d *Driver) Join(r *network.JoinRequest) (*network.JoinResponse, error) {
 
 // Leave removes the device, in whichever namespace it is.
 func (d *Driver) Leave(r *network.LeaveRequest) error {
-	d.mu.Lock()
+	if err := d.begin(); err != nil {
+		return err
+	}
 	defer d.mu.Unlock()
 	n, e, err := d.endpoint(r.NetworkID, r.EndpointID)
 	if err != nil {
@@ -241,7 +277,9 @@ func (d *Driver) ProgramExternalConnectivity(r *network.ProgramExternalConnectiv
 	if err != nil {
 		return err
 	}
-	d.mu.Lock()
+	if err := d.begin(); err != nil {
+		return err
+	}
 	defer d.mu.Unlock()
 	n, e, err := d.endpoint(r.NetworkID, r.EndpointID)
 	if err != nil {
@@ -252,7 +290,9 @@ func (d *Driver) ProgramExternalConnectivity(r *network.ProgramExternalConnectiv
 
 // RevokeExternalConnectivity unpublishes them.
 func (d *Driver) RevokeExternalConnectivity(r *network.RevokeExternalConnectivityRequest) error {
-	d.mu.Lock()
+	if err := d.begin(); err != nil {
+		return err
+	}
 	defer d.mu.Unlock()
 	n, e, err := d.endpoint(r.NetworkID, r.EndpointID)
 	if err != nil {
