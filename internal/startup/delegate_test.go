@@ -3,13 +3,18 @@ package startup
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/devices"
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
@@ -59,6 +64,49 @@ func TestDelegatedIPAM(t *testing.T) {
 	}
 	if held := b.held(); len(held) > 0 || len(b.records()) > 0 {
 		t.Errorf("left: %v %v", held, b.records())
+	}
+}
+
+// A lease changes nothing in the configuration, which is the network's and that of later
+// containers.
+func TestDelegateLeavesConf(t *testing.T) {
+	plugins := t.TempDir()
+	script := `#!/bin/sh
+echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.88.0.2/24", "gateway": "10.88.0.1"}],
+	"routes": [{"dst": "0.0.0.0/0"}, {"dst": "10.9.0.0/16", "gw": "10.88.0.9"}], "dns": {"nameservers": ["10.88.0.1"]}}'
+`
+	if err := os.WriteFile(filepath.Join(plugins, "host-local"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	read := func() *cni.Conf {
+		c, err := cni.Parse([]byte((&bed{dir: "/x"}).hostLocal()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Path = plugins
+		return c
+	}
+	a := &Agent{log: slog.New(slog.DiscardHandler), ctx: t.Context()}
+	var err error
+	if a.store, err = openStore(t.TempDir(), 1, false); err != nil {
+		t.Fatal(err)
+	}
+	defer a.store.close()
+	a.records = newRecords(a.store)
+	a.networks = newNetworks(a)
+	c := read()
+	for _, id := range []string{"one", "two"} {
+		d := &addition{Agent: a, conf: c, n: a.networks.get(c), r: newRecord(cni.Attachment{ContainerID: id, IfName: "eth0"}, c)}
+		if err := d.lease(); err != nil {
+			t.Fatal(err)
+		}
+		result := resultOf(d.conf, d.r, devices.Made{})
+		if len(result.Routes) != 2 || !result.Routes[1].GW.Equal(net.IPv4(10, 88, 0, 9)) || len(result.DNS.Nameservers) != 1 {
+			t.Errorf("container %s: %+v", id, result)
+		}
+		if want := read(); !reflect.DeepEqual(c, want) {
+			t.Errorf("after container %s the configuration is %+v, want %+v", id, c, want)
+		}
 	}
 }
 

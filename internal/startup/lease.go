@@ -63,20 +63,22 @@ func (d *addition) leaseOfDelegate() error {
 		d.r.Leases = append(d.r.Leases, ipam.Lease{Address: netip.PrefixFrom(addr.Unmap(), bits), Gateway: gw.Unmap()})
 	}
 	d.n.learn(d.r.Leases)
-	if d.conf.DNS.IsEmpty() {
-		d.conf.DNS = result.DNS
+	conf := *d.conf // which is also the network's, without this container's routes
+	if conf.DNS.IsEmpty() {
+		conf.DNS = result.DNS
 	}
-	d.conf.IPAM.Routes = nil // the plugin has read them itself
+	conf.Routes, conf.IPAM.Routes = nil, nil // the plugin has read them itself
 	for _, route := range result.Routes {
 		if dst, err := netip.ParsePrefix(route.Dst.String()); err == nil {
-			d.conf.Routes = append(d.conf.Routes, dst)
+			conf.Routes = append(conf.Routes, dst)
 			gw := ""
 			if route.GW != nil {
 				gw = route.GW.String()
 			}
-			d.conf.IPAM.Routes = append(d.conf.IPAM.Routes, cni.Route{Dst: dst.String(), GW: gw})
+			conf.IPAM.Routes = append(conf.IPAM.Routes, cni.Route{Dst: dst.String(), GW: gw})
 		}
 	}
+	d.conf = &conf
 	return nil
 }
 

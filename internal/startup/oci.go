@@ -111,6 +111,9 @@ func (a *Agent) ociCreate(o control.OCI) (err error) {
 	if n == nil {
 		return fmt.Errorf("container %s: %w", o.ID, unknownNetworkError(network))
 	}
+	if n.space == nil {
+		return fmt.Errorf("network %q has ipam.type %s: scon-oci requires ipam.type scon", n.conf.Name, n.conf.IPAM.Type)
+	}
 	r := newRecord(cni.Attachment{ContainerID: o.ID, IfName: pooledName}, n.conf)
 	r.Bundle = o.Bundle
 	defer a.records.lock(r.key)()
@@ -140,9 +143,6 @@ func (a *Agent) ready(n *network, container string) (*entry, error) {
 			return e, nil
 		}
 		a.tally.countInPlace(poolEmpty)
-	}
-	if n.space == nil {
-		return nil, fmt.Errorf("network %q has ipam.type %s: scon-oci requires ipam.type scon", n.conf.Name, n.conf.IPAM.Type)
 	}
 	return a.wire(n, container, nil)
 }

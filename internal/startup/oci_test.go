@@ -10,7 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/startup/control"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // wanted is the annotation of a container of the network.
@@ -90,6 +92,21 @@ func TestOCIKeeps(t *testing.T) {
 	}
 	if s := b.state(); len(s.Attachments) != 0 {
 		t.Errorf("attached: %+v", s.Attachments)
+	}
+}
+
+// A network whose addresses another IPAM plugin leases is refused at create, whether its
+// namespace is the runtime's or that of a container with a user namespace.
+func TestOCIWithDelegate(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	b.want(b.cni("ADD", "c", netns.Path(nstest.New(t)), b.hostLocal()))
+	for name, more := range map[string]string{"plain": "", "user": `, {"type": "user"}`} {
+		dir := writeBundle(t, fmt.Sprintf(spec, wanted, more))
+		out, err := b.oci("/bin/true", "create", "--bundle", dir, "--pid-file", filepath.Join(dir, "pid"), name)
+		if err == nil || !strings.Contains(out, "requires ipam.type scon") {
+			t.Errorf("%s: %v %s", name, err, out)
+		}
 	}
 }
 
