@@ -25,17 +25,22 @@ type Bridge struct {
 }
 
 // MakeBridge makes the bridge if it is missing, brings it up and adds missing addresses. A
-// bridge that was there keeps its settings unless the host has an address at it.
+// bridge that was there keeps its settings unless the host has an address at it; another
+// device of that name is refused.
 func (h *Host) MakeBridge(b Bridge) error {
 	err := h.rt.Do(newLink(link{name: b.Name, kind: "bridge", mtu: b.MTU, mac: b.MAC}))
 	fresh := err == nil
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	index, err := indexOf(b.Name)
+	found, err := netlink.LinkByName(b.Name)
 	if err != nil {
-		return err
+		return fmt.Errorf("find bridge %s: %w", b.Name, err)
 	}
+	if kind := found.Type(); kind != "bridge" {
+		return fmt.Errorf("device %s is a %s, not a bridge: choose another name for the bridge", b.Name, kind)
+	}
+	index := found.Attrs().Index
 	if fresh || len(b.Addresses) > 0 {
 		if err := b.HostEnd.set(b.Name); err != nil {
 			return err

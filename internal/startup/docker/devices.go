@@ -39,13 +39,6 @@ func (d *Driver) makeBridge(n *Network) error {
 	if err != nil {
 		return fmt.Errorf("bridge %s: %w", n.Bridge, err)
 	}
-	kind, err := kindOf(n.Bridge)
-	if err != nil {
-		return err
-	}
-	if kind != "" && kind != "bridge" {
-		return fmt.Errorf("device %s is a %s, not a bridge: choose another com.docker.network.bridge.name", n.Bridge, kind)
-	}
 	b := devices.Bridge{Name: n.Bridge, MAC: mac, MTU: n.MTU, Addresses: n.Gateways}
 	b.IPv6 = slices.ContainsFunc(n.Pools, n.ofFamily(true))
 	if err := d.host.MakeBridge(b); err != nil || n.Internal {
@@ -91,14 +84,14 @@ func (d *Driver) removeStrays() error {
 	return nil
 }
 
-// kindOf returns the kind of a device, "" if it is missing.
-func kindOf(name string) (string, error) {
-	link, err := netlink.LinkByName(name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return "", nil
+// checkFree returns an error if a device has the name.
+func checkFree(name string) error {
+	_, err := netlink.LinkByName(name)
+	switch {
+	case err == nil:
+		return fmt.Errorf("device %s exists already: choose another com.docker.network.bridge.name", name)
+	case !errors.As(err, new(netlink.LinkNotFoundError)):
+		return fmt.Errorf("find device %s: %w", name, err)
 	}
-	if err != nil {
-		return "", fmt.Errorf("find device %s: %w", name, err)
-	}
-	return link.Type(), nil
+	return nil
 }

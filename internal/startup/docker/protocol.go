@@ -91,14 +91,7 @@ func (d *Driver) makeRoom(n *Network) error {
 			return fmt.Errorf("conflict with network %.12s, bridge %s, subnets %v, which has containers", other.ID, other.Bridge, other.Pools)
 		}
 	}
-	kind, err := kindOf(n.Bridge)
-	if err != nil {
-		return err
-	}
-	if kind != "" {
-		return fmt.Errorf("device %s exists already: choose another com.docker.network.bridge.name", n.Bridge)
-	}
-	return nil
+	return checkFree(n.Bridge)
 }
 
 // DeleteNetwork removes a network with its endpoints.
