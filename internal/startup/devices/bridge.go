@@ -46,9 +46,9 @@ func (h *Host) MakeBridge(b Bridge) error {
 			return err
 		}
 	}
-	todo := []nlmsg.Command{setUp(index)}
+	todo := []nlmsg.Command{setUp(b.Name, index)}
 	if fresh && b.Alias != "" {
-		todo = append(todo, setAlias(index, b.Alias))
+		todo = append(todo, setAlias(b.Name, index, b.Alias))
 	}
 	return h.rt.Do(append(todo, newGateways(index, b.Addresses)...)...)
 }
@@ -108,7 +108,7 @@ func (h *Host) MakePort(p Port) (err error) {
 	}
 	index, err := indexOf(p.Host)
 	if err == nil {
-		err = h.rt.Do(setAlias(index, p.Alias), setPort(index, p.Isolated), setUp(index))
+		err = h.rt.Do(setAlias(p.Host, index, p.Alias), setPort(p.Host, index, p.Isolated), setUp(p.Host, index))
 	}
 	if err != nil {
 		err = errors.Join(err, h.RemoveLink(p.Host))
@@ -118,7 +118,7 @@ func (h *Host) MakePort(p Port) (err error) {
 
 // setPort makes a port of a bridge send packets back to where they came from (hairpin mode),
 // and isolates it from other isolated ports.
-func setPort(index int, isolated bool) nlmsg.Command {
+func setPort(name string, index int, isolated bool) nlmsg.Command {
 	var isolate uint8
 	if isolated {
 		isolate = 1
@@ -131,5 +131,5 @@ func setPort(index int, isolated bool) nlmsg.Command {
 	})
 	header := ifinfo(index, 0, 0)
 	header[0] = unix.AF_BRIDGE
-	return nlmsg.Command{What: fmt.Sprintf("configure port %d", index), Type: unix.RTM_SETLINK, Data: append(header, encoded(e)...)}
+	return nlmsg.Command{What: "configure port " + name, Type: unix.RTM_SETLINK, Data: append(header, encoded(e)...)}
 }

@@ -38,3 +38,20 @@ func TestMakeBridge(t *testing.T) {
 		t.Errorf("the other device has changed: %s", got)
 	}
 }
+
+// A port that cannot be set up is removed, and the error has its name.
+func TestMakePortFails(t *testing.T) {
+	host := nstest.New(t)
+	inHost(t, host, func(h *Host) {
+		if err := h.MakeBridge(Bridge{Name: "br0"}); err != nil {
+			t.Fatal(err)
+		}
+		err := h.MakePort(Port{Bridge: "br0", Host: "port0", Inner: "inner0", Alias: strings.Repeat("x", 300)})
+		if err == nil || !strings.Contains(err.Error(), "device port0") {
+			t.Errorf("an alias that is too long: %v", err)
+		}
+	})
+	if left := nstest.Run(t, host, "ip -o link"); strings.Contains(left, "port0") || strings.Contains(left, "inner0") {
+		t.Errorf("left: %s", left)
+	}
+}

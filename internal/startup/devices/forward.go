@@ -62,10 +62,10 @@ func allowIPv6(device string) error {
 	return sysctl.Set([]sysctl.Setting{{Name: "net/ipv6/conf/" + device + "/disable_ipv6", Value: "0"}})
 }
 
-func setAlias(index int, alias string) nlmsg.Command {
+func setAlias(name string, index int, alias string) nlmsg.Command {
 	e := nlmsg.NewEncoder()
 	e.String(unix.IFLA_IFALIAS, alias)
-	return nlmsg.Command{What: fmt.Sprintf("name device %d", index), Type: unix.RTM_NEWLINK, Data: append(ifinfo(index, 0, 0), encoded(e)...)}
+	return nlmsg.Command{What: "set the alias of device " + name, Type: unix.RTM_NEWLINK, Data: append(ifinfo(index, 0, 0), encoded(e)...)}
 }
 
 // Forward enables forwarding on the host for the families of subnets.

@@ -28,7 +28,7 @@ func (upper) prepare(h *Host, c *cni.Conf) error {
 	if err != nil {
 		return fmt.Errorf("master: %w", err)
 	}
-	return h.rt.Do(setUp(index))
+	return h.rt.Do(setUp(c.Master, index))
 }
 
 // Attributes of IFLA_INFO_DATA, as in linux/if_link.h.

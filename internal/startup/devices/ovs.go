@@ -42,7 +42,7 @@ func (o ovs) prepare(h *Host, c *cni.Conf) error {
 		if err := hostEndOf(c).set(c.Bridge); err != nil {
 			return err
 		}
-		if err := h.rt.Do(append([]nlmsg.Command{setUp(index)}, newGateways(index, gateways(c))...)...); err != nil {
+		if err := h.rt.Do(append([]nlmsg.Command{setUp(c.Bridge, index)}, newGateways(index, gateways(c))...)...); err != nil {
 			return err
 		}
 	}

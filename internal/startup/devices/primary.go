@@ -178,7 +178,7 @@ func (h *Host) settle(s Spec) error {
 			continue
 		}
 		if index, err := indexOf(name); err == nil {
-			todo = append(todo, settle(index))
+			todo = append(todo, settle(name, index))
 		}
 	}
 	if len(todo) == 0 {
@@ -244,12 +244,12 @@ func configure(s Spec, routed bool) error {
 	if err != nil {
 		return err
 	}
-	todo := []nlmsg.Command{setUp(index)}
+	todo := []nlmsg.Command{setUp(s.Name, index)}
 	if s.Loopback {
-		todo = append(todo, setUp(1))
+		todo = append(todo, setUp("lo", 1))
 	}
 	if s.Mark != "" {
-		todo = append(todo, setAlias(index, s.Mark))
+		todo = append(todo, setAlias(s.Name, index, s.Mark))
 	}
 	for _, l := range s.Leases {
 		if l.Address.Addr().Is6() {

@@ -38,7 +38,7 @@ func (tcRouting) prepare(h *Host, c *cni.Conf) error {
 	if err != nil {
 		return fmt.Errorf("master: find device %s: %w", c.Master, err)
 	}
-	if err := h.rt.Do(setUp(port.Attrs().Index)); err != nil {
+	if err := h.rt.Do(setUp(c.Master, port.Attrs().Index)); err != nil {
 		return err
 	}
 	// Frames for containers have the containers' MAC addresses.

@@ -119,13 +119,13 @@ func encoded(e *nlmsg.Encoder) []byte {
 
 // settle reads a device. As a side effect the kernel handles a new carrier at once,
 // which it would else delay by up to a second.
-func settle(index int) nlmsg.Command {
-	return nlmsg.Command{What: fmt.Sprintf("read device %d", index), Type: unix.RTM_GETLINK, Data: ifinfo(index, 0, 0)}
+func settle(name string, index int) nlmsg.Command {
+	return nlmsg.Command{What: "read device " + name, Type: unix.RTM_GETLINK, Data: ifinfo(index, 0, 0)}
 }
 
 // setUp brings a device up.
-func setUp(index int) nlmsg.Command {
-	return nlmsg.Command{What: fmt.Sprintf("bring device %d up", index), Type: unix.RTM_NEWLINK, Data: ifinfo(index, unix.IFF_UP, unix.IFF_UP)}
+func setUp(name string, index int) nlmsg.Command {
+	return nlmsg.Command{What: "bring device " + name + " up", Type: unix.RTM_NEWLINK, Data: ifinfo(index, unix.IFF_UP, unix.IFF_UP)}
 }
 
 // delLink removes a device by its name; a missing device is no error.
