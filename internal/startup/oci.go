@@ -35,19 +35,36 @@ func (a *Agent) OCI(o control.OCI) error {
 	case o.Outcome != "":
 		return a.ociDone(o)
 	case o.Verb == "create":
-		a.starts.ends.put(o.ID, a.stages.begin(StageCgroup, o.ID))
-		return a.ociCreate(o)
+		return a.within(StageCgroup, o, a.ociCreate)
 	case o.Verb == "start":
-		a.starts.ends.put(o.ID, a.stages.begin(StageStartVM, o.ID))
-		return a.ociStart(o)
+		return a.within(StageStartVM, o, a.ociStart)
 	}
 	return nil
+}
+
+// within has a container enter the stage of a verb, which the verb's outcome ends; a refused
+// verb has no outcome. It leaves the stage of an earlier verb whose outcome is missing.
+func (a *Agent) within(s Stage, o control.OCI, do func(control.OCI) error) error {
+	a.starts.endStage(o.ID)
+	a.starts.ends.put(o.ID, a.stages.begin(s, o.ID))
+	err := do(o)
+	if err != nil {
+		a.starts.endStage(o.ID)
+	}
+	return err
 }
 
 // starts are the containers that a runtime is starting by scon-oci.
 type starts struct {
 	ends    byContainer[func()] // ends the stage that a container is in
 	pending byContainer[pendingStart]
+}
+
+// endStage ends the stage that a container is in, if it is in one.
+func (s *starts) endStage(id string) {
+	if end, ok := s.ends.take(id); ok {
+		end()
+	}
 }
 
 // pendingStart is a container whose device is made in place before its start.
@@ -86,9 +103,7 @@ func (a *Agent) ociDone(o control.OCI) error {
 	if o.Verb == "delete" || o.Outcome == "failed" {
 		a.starts.pending.take(o.ID)
 	}
-	if end, ok := a.starts.ends.take(o.ID); ok {
-		end()
-	}
+	a.starts.endStage(o.ID)
 	if o.Verb == "delete" && o.Outcome == "done" || o.Verb == "create" && o.Outcome == "failed" {
 		return a.detachAll(a.records.all(), func(r *Record) bool { return r.ContainerID == o.ID && r.Bundle != "" })
 	}

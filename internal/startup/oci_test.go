@@ -10,7 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/metrics"
 	"github.com/scon-project/scon/internal/startup/control"
 	"github.com/scon-project/scon/test/bed/nstest"
 )
@@ -214,6 +216,44 @@ func TestKilledRuntime(t *testing.T) {
 				}
 				b.wantWhole(b.conf())
 			})
+		}
+	}
+}
+
+// A container leaves each stage that it enters: also if its verb is refused, or comes while the
+// outcome of an earlier one is missing.
+func TestOCIStages(t *testing.T) {
+	a := &Agent{log: slog.New(slog.DiscardHandler), stages: stages{newGates(config.Limits{}), &stageLog{ended: make(map[Stage]metrics.Times)}}}
+	dir := writeBundle(t, fmt.Sprintf(spec, "", ""))
+	for _, c := range []struct {
+		call          control.OCI
+		inside, ended string // the stage that it is in, and those that it has left
+	}{
+		{control.OCI{Verb: "create", Bundle: "nowhere"}, "", "cgroup"},
+		{control.OCI{Verb: "create", Bundle: dir}, "cgroup", "cgroup"},
+		{control.OCI{Verb: "create", Bundle: dir}, "cgroup", "cgroup cgroup"},
+		{control.OCI{Verb: "start"}, "start_vm", "cgroup cgroup cgroup"},
+		{control.OCI{Verb: "start", Outcome: "done"}, "", "cgroup cgroup cgroup start_vm"},
+		{control.OCI{Verb: "start", Outcome: "done"}, "", "cgroup cgroup cgroup start_vm"},
+	} {
+		c.call.ID = "c"
+		err := a.OCI(c.call)
+		if refused := c.call.Bundle == "nowhere"; refused != (err != nil) {
+			t.Errorf("%+v: %v", c.call, err)
+		}
+		var inside, ended []string
+		states := a.stages.states()
+		for _, s := range Stages {
+			if states[s].Inside > 0 {
+				inside = append(inside, string(s))
+			}
+		}
+		events, _ := a.stages.since(0)
+		for _, e := range events {
+			ended = append(ended, string(e.Stage))
+		}
+		if in, out := strings.Join(inside, " "), strings.Join(ended, " "); in != c.inside || out != c.ended {
+			t.Errorf("%+v: it is in %q, and has left %q", c.call, in, out)
 		}
 	}
 }
