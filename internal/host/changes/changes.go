@@ -114,7 +114,7 @@ type source interface {
 }
 
 func watch(ctx context.Context, opts Options, l limits) (_ <-chan Event, err error) {
-	out := &output{onStale: opts.OnStale, messages: opts.Messages, events: make(chan Event, l.queue)}
+	out := &output{onStale: opts.OnStale, messages: opts.Messages && opts.OnStale != nil, events: make(chan Event, l.queue)}
 	var sources []source
 	closeAll := func() {
 		for _, s := range sources {
