@@ -58,6 +58,7 @@ func (a *Agent) within(s Stage, o control.OCI, do func(control.OCI) error) error
 type starts struct {
 	ends    byContainer[func()] // ends the stage that a container is in
 	pending byContainer[pendingStart]
+	earlier byContainer[struct{}] // had a device before the create that is under way
 }
 
 // endStage ends the stage that a container is in, if it is in one.
@@ -98,22 +99,38 @@ func (m *byContainer[V]) take(id string) (v V, ok bool) {
 	return v, ok
 }
 
-// ociDone ends a container's stage, and its attachments after a delete.
+// ociDone ends a container's stage, and its attachments after a delete, or after a create
+// that failed.
 func (a *Agent) ociDone(o control.OCI) error {
 	if o.Verb == "delete" || o.Outcome == "failed" {
 		a.starts.pending.take(o.ID)
 	}
 	a.starts.endStage(o.ID)
-	if o.Verb == "delete" && o.Outcome == "done" || o.Verb == "create" && o.Outcome == "failed" {
-		return a.detachAll(a.records.all(), func(r *Record) bool { return r.ContainerID == o.ID && r.Bundle != "" })
+	_, earlier := a.starts.earlier.take(o.ID)
+	if o.Verb == "delete" && o.Outcome == "done" || o.Verb == "create" && o.Outcome == "failed" && !earlier {
+		return a.detachAll(a.records.all(), ofContainer(o.ID))
 	}
 	return nil
 }
 
+// ofContainer returns whether an attachment is one of scon-oci's of a container.
+func ofContainer(id string) func(*Record) bool {
+	return func(r *Record) bool { return r.ContainerID == id && r.Bundle != "" }
+}
+
 // ociCreate writes the path of a prepared namespace into a container's configuration.
 // It changes nothing for a container that names no network or has a network
-// namespace already.
+// namespace already. Where an ID is taken the runtime refuses to create it again: its
+// container keeps what it has.
 func (a *Agent) ociCreate(o control.OCI) (err error) {
+	if slices.ContainsFunc(a.records.all(), ofContainer(o.ID)) {
+		a.starts.earlier.put(o.ID, struct{}{})
+		defer func() {
+			if err != nil { // which has no outcome
+				a.starts.earlier.take(o.ID)
+			}
+		}()
+	}
 	file, err := readBundle(o.Bundle)
 	if err != nil {
 		return err

@@ -97,6 +97,38 @@ func TestOCIKeeps(t *testing.T) {
 	}
 }
 
+// A container keeps its device when another one of its ID is created, which the runtime
+// refuses: by a bundle that names no network, and by its own, which has a namespace by now.
+func TestOCISameID(t *testing.T) {
+	b := newBed(t)
+	b.withPool(1)
+	own := writeBundle(t, fmt.Sprintf(spec, wanted, ""))
+	if out, err := b.oci("/bin/true", "create", "--bundle", own, "c"); err != nil {
+		t.Fatal(err, out)
+	}
+	for _, dir := range []string{writeBundle(t, fmt.Sprintf(spec, "", "")), own} {
+		if out, err := b.oci("/bin/false", "create", "--bundle", dir, "c"); err == nil {
+			t.Errorf("created again: %s", out)
+		}
+		if s := b.state(); len(s.Attachments) != 1 {
+			t.Fatalf("attached: %+v", s.Attachments)
+		}
+	}
+	other := writeBundle(t, fmt.Sprintf(spec, wanted, ""))
+	if out, err := b.oci("/bin/false", "create", "--bundle", other, "d"); err == nil {
+		t.Errorf("created: %s", out)
+	}
+	if s := b.state(); len(s.Attachments) != 1 {
+		t.Errorf("attached: %+v", s.Attachments)
+	}
+	if out, err := b.oci("/bin/true", "delete", "c"); err != nil {
+		t.Error(err, out)
+	}
+	if s := b.state(); len(s.Attachments) != 0 {
+		t.Errorf("left: %+v", s.Attachments)
+	}
+}
+
 // A network whose addresses another IPAM plugin leases is refused at create, whether its
 // namespace is the runtime's or that of a container with a user namespace.
 func TestOCIWithDelegate(t *testing.T) {
@@ -223,7 +255,7 @@ func TestKilledRuntime(t *testing.T) {
 // A container leaves each stage that it enters: also if its verb is refused, or comes while the
 // outcome of an earlier one is missing.
 func TestOCIStages(t *testing.T) {
-	a := &Agent{log: slog.New(slog.DiscardHandler), stages: stages{newGates(config.Limits{}), &stageLog{ended: make(map[Stage]metrics.Times)}}}
+	a := &Agent{log: slog.New(slog.DiscardHandler), records: newRecords(nil), stages: stages{newGates(config.Limits{}), &stageLog{ended: make(map[Stage]metrics.Times)}}}
 	dir := writeBundle(t, fmt.Sprintf(spec, "", ""))
 	for _, c := range []struct {
 		call          control.OCI
