@@ -185,38 +185,49 @@ static int connect_sock(struct sock *s, const struct sockaddr *addr, socklen_t l
 	return 0;
 }
 
-/* call_locked evaluates a call with the socket's lock held; the call may change the
- * socket's kind. A concurrent pd_close may have acted on the old kind, so a closing
- * socket is disconnected here. */
-#define call_locked(sid, call)                          \
-	({                                              \
-		struct sock *s = table_get(sid);        \
-		int result_ = -EBADF;                   \
-                                                        \
-		if (s) {                                \
-			pthread_mutex_lock(&s->lock);   \
-			result_ = call;                 \
-			pthread_mutex_unlock(&s->lock); \
-			if (atomic_load(&s->closing))   \
-				sock_disconnect(s);     \
-			table_put(s);                   \
-		}                                       \
-		public_result(result_);                 \
-	})
+/* The beginning of a public call that may change the socket's kind: the socket, locked,
+ * or NULL. end_locked follows. */
+static struct sock *begin_locked(int sid)
+{
+	struct sock *s = table_get(sid);
+
+	if (s)
+		pthread_mutex_lock(&s->lock);
+	return s;
+}
+
+/* The end of one, with its result. A concurrent pd_close may have acted on the old kind,
+ * so a closing socket is disconnected here. */
+static int end_locked(struct sock *s, int result)
+{
+	if (!s)
+		return public_result(-EBADF);
+	pthread_mutex_unlock(&s->lock);
+	if (atomic_load(&s->closing))
+		sock_disconnect(s);
+	table_put(s);
+	return public_result(result);
+}
 
 int pd_bind(int sid, const struct sockaddr *addr, socklen_t len)
 {
-	return call_locked(sid, bind_sock(s, addr, len));
+	struct sock *s = begin_locked(sid);
+
+	return end_locked(s, s ? bind_sock(s, addr, len) : 0);
 }
 
 int pd_listen(int sid, int backlog)
 {
-	return call_locked(sid, listen_sock(s, backlog));
+	struct sock *s = begin_locked(sid);
+
+	return end_locked(s, s ? listen_sock(s, backlog) : 0);
 }
 
 int pd_connect(int sid, const struct sockaddr *addr, socklen_t len)
 {
-	return call_locked(sid, connect_sock(s, addr, len));
+	struct sock *s = begin_locked(sid);
+
+	return end_locked(s, s ? connect_sock(s, addr, len) : 0);
 }
 
 static void copy_name(const struct sockaddr_in *name, struct sockaddr *addr,
@@ -302,43 +313,66 @@ static int accept_sock(struct sock *s, struct sockaddr *addr, socklen_t *len)
 	return publish(made);
 }
 
-/* call_kind evaluates a call for a socket of the wanted kind; wrong: the result for
- * others. */
-#define call_kind(sid, wanted, wrong, call)                                        \
-	({                                                                         \
-		struct sock *s = table_get(sid);                                   \
-		ssize_t result_ = -EBADF;                                          \
-                                                                                   \
-		if (s) {                                                           \
-			result_ = s->kind == (wanted) ? (ssize_t)(call) : (wrong); \
-			table_put(s);                                              \
-		}                                                                  \
-		public_result(result_);                                            \
-	})
+/* The beginning of a public call on a socket of the wanted kind: the socket, or NULL and
+ * why not. end follows. */
+static inline struct sock *begin(int sid, enum kind wanted, int *err)
+{
+	struct sock *s = table_get(sid);
+
+	*err = s ? 0 : -EBADF;
+	if (!s || s->kind == wanted)
+		return s;
+	table_put(s);
+	*err = wanted == KIND_CONN ? -ENOTCONN : -EINVAL;
+	return NULL;
+}
+
+/* The end of one, with its result. */
+static inline ssize_t end(struct sock *s, ssize_t result)
+{
+	if (s)
+		table_put(s);
+	return public_result(result);
+}
 
 int pd_accept(int sid, struct sockaddr *addr, socklen_t *len)
 {
-	return call_kind(sid, KIND_LISTENING, -EINVAL, accept_sock(s, addr, len));
+	int err;
+	struct sock *s = begin(sid, KIND_LISTENING, &err);
+
+	return end(s, s ? accept_sock(s, addr, len) : err);
 }
 
 ssize_t pd_send(int sid, const void *buf, size_t len)
 {
-	return call_kind(sid, KIND_CONN, -ENOTCONN, conn_send(s, buf, len));
+	int err;
+	struct sock *s = begin(sid, KIND_CONN, &err);
+
+	return end(s, s ? conn_send(s, buf, len) : err);
 }
 
 ssize_t pd_recv(int sid, size_t len, void **buf)
 {
-	return call_kind(sid, KIND_CONN, -ENOTCONN, conn_recv(s, len, buf));
+	int err;
+	struct sock *s = begin(sid, KIND_CONN, &err);
+
+	return end(s, s ? conn_recv(s, len, buf) : err);
 }
 
 ssize_t pd_recv_copy(int sid, void *buf, size_t len)
 {
-	return call_kind(sid, KIND_CONN, -ENOTCONN, conn_recv_copy(s, buf, len));
+	int err;
+	struct sock *s = begin(sid, KIND_CONN, &err);
+
+	return end(s, s ? conn_recv_copy(s, buf, len) : err);
 }
 
 int pd_recv_done(int sid, size_t len)
 {
-	return call_kind(sid, KIND_CONN, -ENOTCONN, conn_recv_done(s->conn, len));
+	int err;
+	struct sock *s = begin(sid, KIND_CONN, &err);
+
+	return end(s, s ? conn_recv_done(s->conn, len) : err);
 }
 
 static int refresh(struct sock *s, void *const *bufs, int n)
@@ -364,12 +398,18 @@ static int refresh(struct sock *s, void *const *bufs, int n)
 
 int pd_buf_refresh(int sid, void *const *bufs, int n)
 {
-	return call_kind(sid, KIND_CONN, -ENOTCONN, refresh(s, bufs, n));
+	int err;
+	struct sock *s = begin(sid, KIND_CONN, &err);
+
+	return end(s, s ? refresh(s, bufs, n) : err);
 }
 
 int pd_shutdown(int sid, int how)
 {
-	return call_kind(sid, KIND_CONN, -ENOTCONN, conn_shut(s->conn, how));
+	int err;
+	struct sock *s = begin(sid, KIND_CONN, &err);
+
+	return end(s, s ? conn_shut(s->conn, how) : err);
 }
 
 int pd_close(int sid)
@@ -399,12 +439,17 @@ static int name_of(const struct sockaddr_in *name, struct sockaddr *addr, sockle
 
 int pd_getsockname(int sid, struct sockaddr *addr, socklen_t *len)
 {
-	return call_locked(sid, name_of(&s->local, addr, len));
+	struct sock *s = begin_locked(sid);
+
+	return end_locked(s, s ? name_of(&s->local, addr, len) : 0);
 }
 
 int pd_getpeername(int sid, struct sockaddr *addr, socklen_t *len)
 {
-	return call_kind(sid, KIND_CONN, -ENOTCONN, name_of(&s->remote, addr, len));
+	int err;
+	struct sock *s = begin(sid, KIND_CONN, &err);
+
+	return end(s, s ? name_of(&s->remote, addr, len) : err);
 }
 
 int pd_epoll_create(int size)
@@ -427,26 +472,38 @@ int pd_epoll_create(int size)
 
 int pd_epoll_ctl(int set, int op, int sid, struct epoll_event *event)
 {
+	struct sock *s;
+	int err;
+
 	if (op != EPOLL_CTL_DEL && !event)
 		return public_result(-EFAULT);
 	if (set == sid)
 		return public_result(-EINVAL);
-	return call_kind(set, KIND_SET, -EINVAL, set_change(s->set, op, sid, event));
+	s = begin(set, KIND_SET, &err);
+	return end(s, s ? set_change(s->set, op, sid, event) : err);
 }
 
 int pd_epoll_wait(int set, struct epoll_event *events, int most, int timeout)
 {
+	struct sock *s;
+	int err;
+
 	if (!events || most < 1)
 		return public_result(-EINVAL);
-	return call_kind(set, KIND_SET, -EINVAL, set_wait(s->set, events, most, timeout));
+	s = begin(set, KIND_SET, &err);
+	return end(s, s ? set_wait(s->set, events, most, timeout) : err);
 }
 
 int pd_setsockopt(int sid, int level, int name, const void *value, socklen_t len)
 {
-	return call_locked(sid, option_set(s, level, name, value, len));
+	struct sock *s = begin_locked(sid);
+
+	return end_locked(s, s ? option_set(s, level, name, value, len) : 0);
 }
 
 int pd_getsockopt(int sid, int level, int name, void *value, socklen_t *len)
 {
-	return call_locked(sid, option_get(s, level, name, value, len));
+	struct sock *s = begin_locked(sid);
+
+	return end_locked(s, s ? option_get(s, level, name, value, len) : 0);
 }
