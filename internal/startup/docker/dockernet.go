@@ -110,9 +110,10 @@ func open(o Options) (_ *Driver, err error) {
 // Pulse is that of the loop that restores rules.
 func (d *Driver) Pulse() *service.Pulse { return d.pulse }
 
-// Close ends the driver after the request under way; later ones are refused. Networks stay and containers communicate, but Docker cannot
-// start containers in them until the driver runs again. Until then no published port
-// answers at the host's 127.0.0.1, as nothing guards the rules.
+// Close ends the driver after the request under way; later ones are refused. Networks stay
+// and containers communicate, but Docker cannot start containers in them until the driver
+// runs again. Until then no published port answers at the host's 127.0.0.1, as nothing
+// guards the rules.
 func (d *Driver) Close() error {
 	err := d.close()
 	close(d.stop)
