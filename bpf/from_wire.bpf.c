@@ -264,16 +264,34 @@ static __noinline int from_wire_bridged_slow6(struct __sk_buff *skb)
 	return slow_from_wire(skb, 1, ETH_HLEN, 1);
 }
 
+/* The first bucket has no slot with the tag of h. */
+static __noinline int from_wire_bridged_miss(struct __sk_buff *skb, __u64 h)
+{
+	return second_bucket_has_tag(h) ? from_wire_bridged_slow(skb) :
+					  go_regular(skb, NO_ENTRY);
+}
+
+static __noinline int from_wire_bridged_miss6(struct __sk_buff *skb, __u64 h)
+{
+	return second_bucket_has_tag(h) ? from_wire_bridged_slow6(skb) :
+					  go_regular(skb, NO_ENTRY);
+}
+
 always_inline int fast_from_wire_bridged(struct __sk_buff *skb, __u8 protocol, int v6)
 {
 	struct packet pkt;
 	struct half *half;
 	__u64 now;
+	__u64 h;
 
 	if (!parse_linear(skb, protocol, &pkt, v6))
 		goto slow;
-	half = first_bucket_slot(hash(&pkt.key));
-	if (!half || !fast_path_as_is(skb, &pkt, half, &now) ||
+	h = hash(&pkt.key);
+	half = first_bucket_slot(h);
+	if (!half)
+		return v6 ? from_wire_bridged_miss6(skb, h) :
+			    from_wire_bridged_miss(skb, h);
+	if (!fast_path_as_is(skb, &pkt, half, &now) ||
 	    queue_pending(half, &shared.last_odd, now) ||
 	    bpf_skb_change_type(skb, PACKET_HOST))
 		goto slow;

@@ -33,6 +33,17 @@ always_inline int is_for_device(const struct device *device, const struct half *
 	return !back || to == enters_from(back);
 }
 
+/* Whether the bridge has flooded it: it is to one other MAC address than the device's. */
+always_inline int is_flooded(struct __sk_buff *skb, const struct device *device)
+{
+	void *data = (void *)(long)skb->data;
+
+	return has_mac(device) && data + 8 <= (void *)(long)skb->data_end &&
+	       !is_multicast(load64(data)) &&
+	       (load64(data) & 0xffffffffffff) !=
+		       (device->mac | (__u64)device->mac_end << 32);
+}
+
 #define NO_PATH 0x80
 
 /* The path of a packet from the wire: by IP, or by the bridge if it entered at a port of
@@ -92,14 +103,16 @@ always_inline int learn_at_port(struct __sk_buff *skb, int v6)
 	__u8 flags;
 	__u64 h;
 
+	device = device_of(skb);
 	/*
 	 * TCP candidates are counted in from_container, by their acknowledgements, unless
-	 * the reason depends on the connection.
+	 * the reason depends on the connection. What is flooded is nobody's.
 	 */
-	if (!any_tracked() &&
-	    (v6 ? ip_protocol6(skb) : ip_protocol(skb)) == IPPROTO_TCP) {
-		device = device_of(skb);
-		if (!device || !(device->flags & DEV_JUDGED))
+	if (!any_tracked()) {
+		if ((v6 ? ip_protocol6(skb) : ip_protocol(skb)) == IPPROTO_TCP &&
+		    (!device || !(device->flags & DEV_JUDGED)))
+			return count_regular(device, NO_ENTRY);
+		if (is_flooded(skb, device))
 			return count_regular(device, NO_ENTRY);
 	}
 
@@ -117,7 +130,6 @@ always_inline int learn_at_port(struct __sk_buff *skb, int v6)
 		back = 0;
 	}
 	half = back ? slot(back->twin) : 0;
-	device = device_of(skb);
 	/* A packet to another MAC address has been flooded by the bridge. */
 	if (!is_for_device(device, back, &pkt)) {
 		if (half)

@@ -403,6 +403,34 @@ func TestForAnotherDevice(t *testing.T) {
 	b.goesExpress(f.in)
 }
 
+// Nor does what it sends to all of its ports while no packet is on its way make a connection
+// a candidate, or end a discard of the container's packets.
+func TestFloodedToOthers(t *testing.T) {
+	for name, f := range map[string]flow{"UDP": published(udp), "TCP": published(tcp), "UDP, IPv6": published6(udp), "TCP, IPv6": published6(tcp)} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			if err := b.table.Discard(b.port, f.out.enter.dstMAC, f.tuple, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			h := b.dropped(f)
+			b.Settings().LastProbe = 0
+			before, flooded := h.State, f.in.leave
+			flooded.dstMAC = neighbourMAC
+			for range 2 * admit {
+				if r := b.run(datapath.ToContainer, flooded.bytes(), skb{}); r.verdict != unspec || r.reason != "no_entry" {
+					t.Errorf("verdict %d, reason %q", r.verdict, r.reason)
+				}
+			}
+			if h.State != before {
+				t.Errorf("state %d, then %d", before, h.State)
+			}
+			if e, ok, err := b.NextEvent(); ok || err != nil {
+				t.Errorf("announced: %+v, %v", e, err)
+			}
+		})
+	}
+}
+
 // SYN, FIN and RST end both directions at once, whichever side sends them, and the
 // daemon gets one event.
 func TestEnd(t *testing.T) {
