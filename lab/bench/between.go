@@ -109,6 +109,9 @@ func (e Experiment) on(p *Path) Experiment {
 		return m == Native && !p.isOut() || m.netkit || m.flowtable && !p.flowtable
 	})
 	e.Steps = slices.DeleteFunc(slices.Clone(e.Steps), func(s Step) bool { return s.Softirq && !p.isOut() })
+	if p.isOut() && e.Counted {
+		e.Steps = append(e.Steps, costStorms...)
+	}
 	for i := range e.Steps {
 		s := &e.Steps[i]
 		// Without replies SCON does not know where the bridge sends the packets.

@@ -22,6 +22,9 @@ func TestBetween(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	if e, err := Cost.Between("bridged"); err != nil || len(e.Steps) != len(Cost.Steps) {
+		t.Errorf("storms leave no bridge without a way out: %v", err)
+	}
 	for name, few := range map[string]bool{"tracked-out": true, "tracked": false} {
 		if e, err := Cost.Between(name); err != nil || e.Steps[0].FewExpress != few {
 			t.Errorf("%s: UDP without replies may stay regular: %v, %v", name, e.Steps[0].FewExpress, err)
@@ -36,7 +39,8 @@ func TestBetween(t *testing.T) {
 }
 
 // The paths to outside lead there: messages of all modes cross the uplink, and a
-// container's go by the bridge, which counts none of them.
+// container's go by the bridge, which counts none of them. So do storms, which arrive at the
+// other end.
 func TestOutside(t *testing.T) {
 	needRoot(t)
 	for _, p := range Paths {
@@ -55,6 +59,12 @@ func TestOutside(t *testing.T) {
 			if err != nil || s.UplinkPackets < 42 || (s.BridgePackets < 42) != (mode == Container) {
 				t.Errorf("%s, %s: %d packets crossed %s, %d the bridge's own device: %v",
 					p.Name, mode.Name, s.UplinkPackets, lab.Uplink, s.BridgePackets, err)
+			}
+			for _, storm := range costStorms {
+				storm.Spec.Count, storm.Spec.WarmUp = 20, 2
+				if s, err := (countingBed{b}).take(t.Context(), mode, storm); err != nil || s.UplinkPackets < 42 || s.Values[storm.Name+"_insn"] <= 0 {
+					t.Errorf("%s, %s, %s: %d packets crossed %s, %v: %v", p.Name, mode.Name, storm.Name, s.UplinkPackets, lab.Uplink, s.Values, err)
+				}
 			}
 		}
 		if err := b.Close(); err != nil {

@@ -43,6 +43,16 @@ var Cost = Experiment{
 	},
 }
 
+// costStorms are the steps of Cost on paths by a bridge to outside: frames to addresses that
+// the bridge does not know, from the mode's process and from outside.
+var costStorms = []Step{costStorm("storm_out", false), costStorm("storm_in", true)}
+
+func costStorm(name string, inward bool) Step {
+	s := costStep(name, "udp", peer.Storm, 64)
+	s.FewExpress, s.Inward = true, inward
+	return s
+}
+
 // costStep returns the step of metric NAME_insn: instructions per message, exchange
 // or connection.
 func costStep(name, proto string, pattern peer.Pattern, size int) Step {
@@ -84,7 +94,14 @@ func (b countingBed) take(_ context.Context, mode Mode, step Step) (Sample, erro
 	if err != nil {
 		return Sample{}, err
 	}
-	driven, err := peer.Lockstep(b.lab.Node(b.serverNode), b.lab.Node(mode.node), spec)
+	count, server, driver := peer.Lockstep, b.serverNode, mode.node
+	if spec.Pattern == peer.Storm {
+		count = peer.Flood
+	}
+	if step.Inward {
+		server, driver = Container.node, b.serverNode
+	}
+	driven, err := count(b.lab.Node(server), b.lab.Node(driver), spec)
 	if err != nil {
 		return Sample{}, err
 	}

@@ -75,6 +75,8 @@ type Step struct {
 	// FewExpress is set if most packets may stay regular, also in Flowtable,
 	// because the connections are too short to be admitted.
 	FewExpress bool
+	// Inward is set if a container receives what the server's node sends.
+	Inward bool
 	// Values computes the metrics from a measurement.
 	Values func(Measurement) map[string]float64
 	// Traffic replaces Spec, OneCPU, Softirq and Values; RunTraffic runs it.

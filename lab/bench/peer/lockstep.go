@@ -54,6 +54,11 @@ func lockstep(listener socket, spec Spec) (Report, error) {
 			step = p.exchange
 		}
 	}
+	return count(spec, step)
+}
+
+// count runs step for the messages of spec and times them.
+func count(spec Spec, step func() error) (Report, error) {
 	for i := range spec.WarmUp {
 		if err := step(); err != nil {
 			return Report{}, fmt.Errorf("message %d of the warm-up: %w", i, err)

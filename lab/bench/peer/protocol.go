@@ -37,6 +37,9 @@ const (
 	// Connections opens Spec.Count TCP connections one after the other, each with
 	// one request and one response.
 	Connections Pattern = "connections"
+	// Storm sends Spec.Count frames into the network of Spec.Address, each to an address of
+	// its own that nobody has. Only Flood does.
+	Storm Pattern = "storm"
 	// Flows sends Spec.Count flows of several sizes over one TCP connection, one
 	// after the other; the driver measures the time until the server has confirmed
 	// each.
