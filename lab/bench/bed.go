@@ -21,6 +21,7 @@ type bed struct {
 	uplink     string                // device of the measured routes
 	wire       string                // device that all packets of the uplink cross, also those of a flowtable
 	settings   string                // the daemon's settings
+	daemonNode string                // the daemon's node
 	ports      []string              // ports of the measured containers
 	nodes      []string              // nodes with a peer
 	peers      map[string]*peer.Peer // by node
@@ -49,7 +50,7 @@ func openBed(e Experiment) (*bed, error) {
 // openLab builds a lab for one experiment, without peers.
 func openLab(e Experiment) (b *bed, err error) {
 	b = &bed{
-		uplink: lab.Uplink, wire: lab.Uplink,
+		uplink: lab.Uplink, wire: lab.Uplink, daemonNode: lab.Device,
 		ports: []string{lab.Port(1)}, nodes: []string{lab.Edge, Native.node, Container.node},
 		peers: map[string]*peer.Peer{}, serverNode: lab.Edge, server: lab.EdgeAddr,
 	}
@@ -154,7 +155,7 @@ func (b *bed) ready(ctx context.Context, mode Mode) error {
 	if mode.netkit {
 		port = lab.Port(2)
 	}
-	d, err := startDaemonAt(ctx, b.lab.Node(lab.Device), port, b.uplink, b.settings)
+	d, err := startDaemonAt(ctx, b.lab.Node(b.daemonNode), port, b.uplink, b.settings)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -22,6 +24,7 @@ type Path struct {
 	flowtable bool
 	device    string     // shell commands that set it up in device
 	there     string     // shell commands that set it up in server
+	hidden    bool       // container 2 is the engine's namespace with the containers' bridge and its VXLAN device
 	listen    netip.Addr // address that the server listens on
 	reach     netip.Addr // address that clients connect to, if it differs from listen
 }
@@ -42,6 +45,34 @@ const (
 )
 
 var edgeOutside = netip.MustParseAddr("172.17.0.99")
+
+// These commands join container 1 and edge by a Swarm's overlay network, web: as the engine
+// does, the VXLAN device is made in device, and moved with its socket there to a namespace
+// of the bridge, $HIDDEN.
+var (
+	deviceOverlay = fmt.Sprintf(`
+		ip link add vxlan0 mtu %[1]d type vxlan id 4097 dstport 4789 learning proxy l2miss l3miss
+		ip link set vxlan0 netns $HIDDEN
+		ip -n $HIDDEN link set eth0 down
+		ip -n $HIDDEN link add br0 mtu %[1]d type bridge
+		ip -n $HIDDEN link add veth0 mtu %[1]d type veth peer name eth1 mtu %[1]d address 02:42:0a:00:00:02 netns $CONTAINER
+		for port in vxlan0 veth0; do ip -n $HIDDEN link set $port master br0 up; done
+		ip -n $HIDDEN link set br0 up
+		ip -n $HIDDEN neigh add %[2]s lladdr 02:42:0a:00:00:fe dev vxlan0 nud permanent
+		bridge -n $HIDDEN fdb add 02:42:0a:00:00:fe dev vxlan0 dst %[3]s self permanent
+		ip -n $CONTAINER addr add 10.0.0.2/24 dev eth1
+		ip -n $CONTAINER link set eth1 up
+		`, lab.OverlayMTU, lab.OverlayEdge, lab.EdgeAddr)
+	edgeOverlay = fmt.Sprintf(`
+		ip link add br0 mtu %[1]d address 02:42:0a:00:00:fe type bridge
+		ip link add vxlan0 mtu %[1]d type vxlan id 4097 dstport 4789 learning proxy l2miss l3miss
+		ip link set vxlan0 master br0 up
+		ip link set br0 up
+		ip addr add %[2]s/24 dev br0
+		ip neigh add 10.0.0.2 lladdr 02:42:0a:00:00:02 dev vxlan0 nud permanent
+		bridge fdb add 02:42:0a:00:00:02 dev vxlan0 dst %[3]s self permanent
+		`, lab.OverlayMTU, lab.OverlayEdge, lab.DeviceAddr)
+)
 
 // Paths are the paths between two containers, and by the bridge to a machine outside.
 var Paths = []Path{
@@ -83,6 +114,10 @@ var Paths = []Path{
 		Name: "tracked-out", Short: "to a machine outside of a bridge that Netfilter filters", server: lab.Edge,
 		device: wireBridged + bridgeTracked, there: edgeBridged, listen: edgeOutside,
 	},
+	{
+		Name: "swarm", Short: "to another machine of a Swarm by its overlay network", server: lab.Edge, hidden: true,
+		device: deviceOverlay, there: edgeOverlay, listen: lab.OverlayEdge,
+	},
 }
 
 // isOut reports whether the path leads to a machine outside.
@@ -106,10 +141,10 @@ func (e Experiment) Between(path string) (Experiment, error) {
 func (e Experiment) on(p *Path) Experiment {
 	e.Name, e.Short, e.Path = e.Name+"-"+p.Name, e.Short+", "+p.Short, p
 	e.Modes = slices.DeleteFunc(slices.Clone(e.Modes), func(m Mode) bool {
-		return m == Native && !p.isOut() || m.netkit || m.flowtable && !p.flowtable
+		return m == Native && (!p.isOut() || p.hidden) || m.netkit || m.flowtable && !p.flowtable
 	})
 	e.Steps = slices.DeleteFunc(slices.Clone(e.Steps), func(s Step) bool { return s.Softirq && !p.isOut() })
-	if p.isOut() && e.Counted {
+	if p.isOut() && !p.hidden && e.Counted {
 		e.Steps = append(e.Steps, costStorms...)
 	}
 	for i := range e.Steps {
@@ -129,7 +164,7 @@ func pathNames() (names []string) {
 
 // containers is the number of containers that the path needs.
 func (p *Path) containers() int {
-	if p.isOut() {
+	if p.isOut() && !p.hidden {
 		return 1
 	}
 	return 2
@@ -138,8 +173,11 @@ func (p *Path) containers() int {
 // setUp sets up the path in a bed whose lab has that many containers.
 func (p *Path) setUp(b *bed) error {
 	b.serverNode, b.server, b.reach = p.server, p.listen, p.reach
+	if p.hidden {
+		b.daemonNode, b.uplink, b.ports = lab.Container(2), lab.OverlayVXLAN, []string{"veth0"}
+	}
 	if p.isOut() {
-		b.settings = fmt.Sprintf("uplinks: [%s]\n", lab.Uplink) // it resembles a container's port
+		b.settings = fmt.Sprintf("uplinks: [%s]\n", b.uplink) // it resembles a container's port
 	} else {
 		b.ports = append(b.ports, lab.Port(2))
 		b.nodes = append(b.nodes, b.serverNode)
@@ -147,6 +185,7 @@ func (p *Path) setUp(b *bed) error {
 	for node, commands := range map[string]string{lab.Device: p.device, p.server: p.there} {
 		out, err := []byte(nil), error(nil)
 		cmd := exec.CommandContext(context.Background(), "sh", "-ec", commands)
+		cmd.Env = append(os.Environ(), "CONTAINER="+filepath.Base(b.lab.Node(lab.Container(1))), "HIDDEN="+filepath.Base(b.lab.Node(lab.Container(2))))
 		if startErr := b.lab.Do(node, func() error { out, err = cmd.CombinedOutput(); return nil }); startErr != nil {
 			return startErr
 		}
