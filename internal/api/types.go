@@ -63,7 +63,7 @@ type Status struct {
 	// Reasons counts the regular packets at the uplinks by reason; the host's own are among
 	// them.
 	Reasons map[string]uint64 `json:"reasons"`
-	// Skipped lists devices without hooks.
+	// Skipped lists devices without hooks, and networks of Swarm.
 	Skipped []Skipped `json:"skipped"`
 	PID     int       `json:"pid"`     // of the daemon
 	Version string    `json:"version"` // of the daemon
@@ -142,9 +142,10 @@ type Totals struct {
 	DiscardedPackets uint64 `json:"discarded_packets"` // that discards dropped
 }
 
-// Skipped is a device without hooks.
+// Skipped is a device without hooks, or a network of Docker Swarm, which another daemon may
+// serve.
 type Skipped struct {
-	Dev    string `json:"dev"`    // device's name
+	Dev    string `json:"dev"`    // device's or network's name
 	Reason string `json:"reason"` // why it is not hooked
 }
 

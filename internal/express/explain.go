@@ -65,6 +65,7 @@ func (v view) explainContainer(name string, x *api.Explanation) error {
 		x.Findings = append(x.Findings, api.Finding{Level: "ok", What: what})
 		x.Findings = append(x.Findings, deliveryFindings(p)...)
 		x.Findings = append(x.Findings, v.bridgeFindings(p)...)
+		x.Findings = append(x.Findings, overlayFindings(p)...)
 		refused, rule, until := v.composer.RefusedOf(p.Index)
 		x.Known = x.Known || len(refused) > 0
 		x.Findings = append(x.Findings, refusals(refused)...)
@@ -135,6 +136,18 @@ func (v view) bridgeFindings(p *hooks.Port) (all []api.Finding) {
 				Level: "note", What: fmt.Sprintf("what bridge %s forwards by %s stays regular", p.Bridge.Name, s.Dev), Why: s.Reason,
 			})
 		}
+	}
+	return all
+}
+
+// overlayFindings name the networks of a container whose connections another daemon sees.
+func overlayFindings(p *hooks.Port) (all []api.Finding) {
+	for _, o := range p.Container.Overlays {
+		all = append(all, api.Finding{
+			Level: "note", What: fmt.Sprintf("%s's packets by network %s are regular for this daemon", p.Container.Name, o.Name),
+			Why:    "it is " + o.String() + "; a daemon serves one namespace",
+			Remedy: fmt.Sprintf("scon up --netns %s --uplink vxlan0 --state-dir /run/scon-%s", o.Netns, o.Name),
+		})
 	}
 	return all
 }

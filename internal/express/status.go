@@ -75,7 +75,7 @@ func (v view) status() (api.Status, error) {
 		Hooks:      []api.Hook{},
 		Containers: []api.Container{},
 		Reasons:    make(map[string]uint64),
-		Skipped:    skipped(v.hooks.Skipped()),
+		Skipped:    append(skipped(v.hooks.Skipped()), overlays(v.hooks.Ports())...),
 		PID:        process.PID,
 		Version:    process.Version,
 		StartedMS:  process.StartedMS,
@@ -166,6 +166,20 @@ func skipped(all []discover.Skipped) []api.Skipped {
 		listed = append(listed, api.Skipped{Dev: s.Dev, Reason: s.Reason})
 	}
 	return listed
+}
+
+// overlays lists the networks of containers whose connections another daemon sees.
+func overlays(ports map[int]*hooks.Port) (all []api.Skipped) {
+	for _, p := range ports {
+		for _, o := range p.Container.Overlays {
+			s := api.Skipped{Dev: o.Name, Reason: o.String() + ": 'scon explain' of a container in it says what to do"}
+			if !slices.Contains(all, s) {
+				all = append(all, s)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b api.Skipped) int { return cmp.Compare(a.Dev, b.Dev) })
+	return all
 }
 
 func kernel() string {

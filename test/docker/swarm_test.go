@@ -2,10 +2,13 @@ package docker
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/scon-project/scon/internal/api"
@@ -61,6 +64,32 @@ func (s swarm) flows(t *testing.T) (flows []api.Flow) {
 	return flows
 }
 
+// wantExplained fails unless the daemon of the machine's own namespace names the overlay
+// network of a container, and how it goes express.
+func (s swarm) wantExplained(t *testing.T, container string) {
+	t.Helper()
+	s.scon(t, "scon up --state-dir /run/scon-machine")
+	defer s.scon(t, "scon down --state-dir /run/scon-machine")
+	const socket = " --socket /run/scon-machine/scon.sock "
+	remedy := s.Sh(t, `echo "`+strings.ReplaceAll(swarmUp, "'", `"`)+`"`)
+	eventually(t, "the network is named", func() error {
+		var status api.Status
+		var explained api.Explanation
+		for command, v := range map[string]any{"status": &status, "explain " + container: &explained} {
+			if err := json.Unmarshal([]byte(s.scon(t, "scon "+command+socket+"--json || true")), v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		named := slices.ContainsFunc(status.Skipped, func(d api.Skipped) bool { return d.Dev == "web" && strings.Contains(d.Reason, "overlay network web") })
+		told := slices.ContainsFunc(explained.Findings, func(f api.Finding) bool { return f.Remedy == strings.TrimSpace(remedy) })
+		balancer := slices.ContainsFunc(status.Containers, func(c api.Container) bool { return c.Name == "ingress_sbox" })
+		if !named || !told || !balancer {
+			return fmt.Errorf("named %v, told to %s %v: %+v, %+v", named, remedy, told, status, explained)
+		}
+		return nil
+	})
+}
+
 // wantOverlayExpress opens a connection from a container to a server, and fails unless its packets
 // go express in both directions on both machines.
 func wantOverlayExpress(t *testing.T, both [2]swarm, proto string, client, server *Container) {
@@ -102,9 +131,17 @@ func TestSwarm(t *testing.T) {
 	both[0].Docker(t, "network", "create", "--driver", "overlay", "--attachable", "web")
 	server := both[0].RunEcho(t, "server", "--network=web")
 	client := both[1].RunEcho(t, "client", "--network=web")
+	both[0].wantExplained(t, "server")
 	for range 2 {
-		for _, s := range both {
+		for i, s := range both {
 			s.scon(t, swarmUp)
+			name := []string{"server", "client"}[i]
+			eventually(t, "the container is named", func() error {
+				if status := s.scon(t, "scon status --socket /run/scon-web/scon.sock"); !strings.Contains(status, name) || strings.Contains(status, "network web") {
+					return errors.New(status)
+				}
+				return nil
+			})
 		}
 		for _, proto := range []string{"tcp", "udp"} {
 			wantOverlayExpress(t, both, proto, client, server)

@@ -22,6 +22,8 @@ type Container struct {
 	Netns   string // path of the network namespace, "" if it was not found
 	PID     int    // of a process in the container, 0 if there is none
 	Origin
+	// Overlays are networks of Docker Swarm whose connections of it another daemon sees.
+	Overlays []Overlay
 	// Labels are those of its engine; of containerd and CRI-O the annotations.
 	Labels map[string]string
 	// Unknown means that there is a container whose engine did not answer: its
@@ -137,14 +139,15 @@ func (n *Namer) identify(p Port) Container {
 		}
 		found, by := n.ask(id)
 		c = Container{
-			Name:    cmp.Or(found.name, monitorsName(n.at.proc, pid), Short(id)),
-			ID:      id,
-			Runtime: cmp.Or(by, runtime),
-			Netns:   c.Netns,
-			PID:     pid,
-			Labels:  found.labels,
-			Origin:  originOf(found.image, found.labels),
-			Unknown: by == "" && runtime != "lxc",
+			Name:     cmp.Or(found.name, monitorsName(n.at.proc, pid), Short(id)),
+			ID:       id,
+			Runtime:  cmp.Or(by, runtime),
+			Netns:    c.Netns,
+			PID:      pid,
+			Labels:   found.labels,
+			Overlays: n.overlays(found.networks),
+			Origin:   originOf(found.image, found.labels),
+			Unknown:  by == "" && runtime != "lxc",
 		}
 		if podOf(c.Labels) != "" {
 			c = n.pod(ns, c)
@@ -153,7 +156,9 @@ func (n *Namer) identify(p Port) Container {
 	}
 	// A name that a user gave with ip(8) counts as a container's; one that a
 	// CNI plugin made up does not.
-	if name := filepath.Base(ns.name); ns.name != "" && filepath.Dir(ns.name) == n.at.netns[0] && !isCNIName(name) {
+	name := filepath.Base(ns.name)
+	switch dir := filepath.Dir(ns.name); {
+	case dir == n.at.netns[0] && !isCNIName(name), dir == n.at.netns[1] && isBalancer(name):
 		c.Name, c.Runtime = name, "netns"
 	}
 	return c

@@ -143,6 +143,16 @@ func TestIdentify(t *testing.T) {
 	}{
 		{"nobody", func(*named) {}, Container{Name: "vc"}},
 		{
+			"a Swarm's load balancer",
+			func(n *named) { n.link("docker-netns/ingress_sbox", n.d.c) },
+			Container{Name: "ingress_sbox", Runtime: "netns", Netns: "docker-netns/ingress_sbox"},
+		},
+		{
+			"another namespace of Docker's",
+			func(n *named) { n.link("docker-netns/0123456789ab", n.d.c) },
+			Container{Name: "vc", Netns: "docker-netns/0123456789ab"},
+		},
+		{
 			"a process of nobody's",
 			func(n *named) { n.process(42, n.d.c, "/system.slice") },
 			Container{Name: "vc", Netns: "42/ns/net", PID: 42},

@@ -2,6 +2,7 @@ package discover
 
 import (
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -11,12 +12,20 @@ import (
 // answer makes up a container engine that gives one answer for one container.
 func (n *named) answer(socket, id string, answer []byte) {
 	n.t.Helper()
+	n.answers(socket, map[string]string{"containers/" + id + "/json": string(answer)})
+}
+
+// answers makes up a container engine that gives one answer for each path.
+func (n *named) answers(socket string, all map[string]string) {
+	n.t.Helper()
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /containers/"+id+"/json", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(answer) })
+	for path, answer := range all {
+		mux.HandleFunc("GET /"+path, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) })
+	}
 	server := &http.Server{Handler: mux}
 	go func() { _ = server.Serve(l) }()
 	n.t.Cleanup(func() { server.Close() })

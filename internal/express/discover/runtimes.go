@@ -29,6 +29,8 @@ type engineContainer struct {
 	name   string // may be ""
 	image  string // may be ""
 	labels map[string]string
+	// networks are the IDs of Docker's by their names.
+	networks map[string]string
 }
 
 // ask asks the container engines of this machine for a container, and returns
@@ -75,11 +77,18 @@ func askDocker(socket, id string) (c engineContainer, err error) {
 			Image  string
 			Labels map[string]string
 		}
+		NetworkSettings struct {
+			Networks map[string]struct{ NetworkID string }
+		}
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, mostAnswer)).Decode(&container); err != nil {
 		return c, fmt.Errorf("ask %s for container %s: %w", socket, id, err)
 	}
-	return engineContainer{strings.TrimPrefix(container.Name, "/"), container.Config.Image, container.Config.Labels}, nil
+	networks := make(map[string]string)
+	for name, network := range container.NetworkSettings.Networks {
+		networks[name] = network.NetworkID
+	}
+	return engineContainer{strings.TrimPrefix(container.Name, "/"), container.Config.Image, container.Config.Labels, networks}, nil
 }
 
 // monitorsName returns the container name that conmon was started with, the
@@ -144,5 +153,5 @@ func readContainerd(dir, id string) (c engineContainer, err error) {
 		config.Annotations[criPod],
 		config.Hostname,
 	)
-	return engineContainer{name, config.Annotations[criImage], config.Annotations}, nil
+	return engineContainer{name: name, image: config.Annotations[criImage], labels: config.Annotations}, nil
 }
