@@ -80,7 +80,12 @@ func (s swarm) wantExplained(t *testing.T, container string) {
 				t.Fatal(err)
 			}
 		}
-		named := slices.ContainsFunc(status.Skipped, func(d api.Skipped) bool { return d.Dev == "web" && strings.Contains(d.Reason, "overlay network web") })
+		named := slices.ContainsFunc(status.Skipped, func(d api.Skipped) bool {
+			return d.Dev == "web" && strings.Contains(d.Reason, "Docker's overlay network web")
+		}) &&
+			slices.ContainsFunc(status.Skipped, func(d api.Skipped) bool {
+				return d.Dev == "bank" && strings.Contains(d.Reason, "encrypted overlay network bank")
+			})
 		told := slices.ContainsFunc(explained.Findings, func(f api.Finding) bool { return f.Remedy == strings.TrimSpace(remedy) })
 		balancer := slices.ContainsFunc(status.Containers, func(c api.Container) bool { return c.Name == "ingress_sbox" })
 		if !named || !told || !balancer {
@@ -129,8 +134,10 @@ func wantOverlayExpress(t *testing.T, both [2]swarm, proto string, client, serve
 func TestSwarm(t *testing.T) {
 	both := newSwarm(t)
 	both[0].Docker(t, "network", "create", "--driver", "overlay", "--attachable", "web")
+	both[0].Docker(t, "network", "create", "--driver", "overlay", "--attachable", "--opt", "encrypted", "bank")
 	server := both[0].RunEcho(t, "server", "--network=web")
 	client := both[1].RunEcho(t, "client", "--network=web")
+	both[0].Docker(t, "network", "connect", "bank", "server")
 	both[0].wantExplained(t, "server")
 	for range 2 {
 		for i, s := range both {
