@@ -74,6 +74,9 @@ type Port struct {
 	Kind      string  // of the pair: "veth" or Netkit
 	Packets   uint64  // that have passed it so far
 
+	// Wide means that IP sends packets of Wide bytes by Inside as they are.
+	Wide bool
+
 	// Calls4 and Calls6 mean that its bridge shows what it forwards to Netfilter by its
 	// own setting (nf_call_iptables, nf_call_ip6tables), whatever the sysctls say.
 	Calls4, Calls6 bool
@@ -104,6 +107,8 @@ type Uplink struct {
 	Bridge Bridge
 	// Spread means that a route has several next hops, of which the device has one.
 	Spread bool
+	// Wide means that IP sends packets of Wide bytes by it as they are.
+	Wide bool
 }
 
 // Bare reports whether packets have no MAC header at the uplink.

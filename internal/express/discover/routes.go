@@ -21,7 +21,22 @@ const (
 	further exit = 1 << iota // a route leads further than to one address on the link
 	judging                  // a route may treat each packet differently
 	spread                   // the sender may choose whether packets leave by it: it has one of several next hops
+	narrow                   // a route has an MTU below Wide
 )
+
+// Wide is the MTU of a path on which nothing is said about its packets' lengths, bytes: the
+// least that IPv6 allows.
+const Wide = 1280
+
+// metrics returns what is known of a route with these metrics.
+func metrics(b []byte) exit {
+	for attr, data := range nlmsg.Attributes(b) {
+		if attr == unix.RTAX_MTU && len(data) == 4 && binary.NativeEndian.Uint32(data) < Wide {
+			return narrow
+		}
+	}
+	return 0
+}
 
 // encapsulation returns what is known of a route that encapsulates packets
 // (enum lwtunnel_encap_types). Most kinds change every packet, so that none
@@ -117,6 +132,8 @@ func (e exits) add(m nlmsg.Message, hops nexthops) {
 			is |= further
 		case unix.RTA_ENCAP_TYPE:
 			is |= encapsulation(data)
+		case unix.RTA_METRICS:
+			is |= metrics(data)
 		case unix.RTA_OIF:
 			if len(data) == 4 {
 				out = int(binary.NativeEndian.Uint32(data))

@@ -171,7 +171,13 @@ func (s *scan) addPort(l, inside netlink.Link, qdisc string) {
 		Packets:   packets,
 		Calls4:    s.byIndex[bridge.Index].calls4,
 		Calls6:    s.byIndex[bridge.Index].calls6,
+		Wide:      s.isWide(inside),
 	})
+}
+
+// isWide reports whether IP sends packets of Wide bytes by a device as they are.
+func (s *scan) isWide(l netlink.Link) bool {
+	return l.Attrs().MTU >= Wide && s.exits[l.Attrs().Index]&narrow == 0
 }
 
 // whyNoPort returns why packets of a bridge port do not go express that could be mistaken
@@ -240,7 +246,7 @@ func (s *scan) nameUplinks(names []string) error {
 // addUplink adds a device as an uplink if packets can go express by it.
 func (s *scan) addUplink(l netlink.Link) {
 	a := l.Attrs()
-	u := Uplink{Index: a.Index, Name: a.Name, MTU: a.MTU, MAC: a.HardwareAddr, Spread: s.exits[a.Index]&spread != 0}
+	u := Uplink{Index: a.Index, Name: a.Name, MTU: a.MTU, MAC: a.HardwareAddr, Spread: s.exits[a.Index]&spread != 0, Wide: s.isWide(l)}
 	if isFlowBased(l) {
 		s.skip(l, byRoute)
 		return
