@@ -299,7 +299,7 @@ func (b *base) findHits(hits map[*rule]bool, chains map[*chain]bool) (found bool
 	}
 	for _, untracked := range []bool{false, true} {
 		// In one direction: then packets may be new as well as established.
-		b.forms(&Conn{Untracked: untracked}, true, func(f *form) {
+		b.forms(&Conn{Untracked: untracked, Flags: FIN | SYN}, true, func(f *form) {
 			m.form = f
 			for r := range rules {
 				m.apply(r)

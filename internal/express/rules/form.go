@@ -32,10 +32,19 @@ type Conn struct {
 	// Replies means that the container's own packets are those of the reply
 	// direction, as with a published port.
 	Replies bool
+	// Flags are those of TCP, FIN and SYN, that packets may have by which is decided, or that
+	// a decision is used for.
+	Flags uint8
 	// Shared is what is known of the addresses and ports, if the Conn stands for
 	// several connections that have only this in common; nil is everything.
 	Shared *Shared
 }
+
+// Flags of TCP.
+const (
+	FIN = uint8(0x01)
+	SYN = uint8(0x02)
+)
 
 // Shared is how many leading bits of addresses and ports connections have in common,
 // in the order of Ends.
@@ -86,7 +95,7 @@ const (
 
 // form is what all packets of one direction of a connection have in common at
 // one hook. Express packets are no fragments, have no IP options, and are no
-// SYN, FIN or RST.
+// SYN, FIN or RST, unless Conn.Flags says so.
 type form struct {
 	conn      *Conn
 	family    family
@@ -238,8 +247,9 @@ func (f *form) fill(s stage) {
 	if f.proto == unix.IPPROTO_UDP || f.first {
 		return
 	}
-	const finSynRst, ack = 0x07, 0x10
-	f.transport[13] = octet{value: ack, known: finSynRst | ack, varies: 0xff &^ (finSynRst | ack)}
+	const rst, ack = 0x04, 0x10
+	known := (FIN | SYN | rst | ack) &^ f.conn.Flags
+	f.transport[13] = octet{value: ack, known: known, varies: ^known}
 }
 
 // state is conntrack's state of the packet, 0 if that is not known.

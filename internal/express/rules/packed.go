@@ -186,7 +186,7 @@ func makeAnyForms() map[byte][]form {
 		for _, b := range []*base{{hook: forward}, {hook: prerouting, priority: priorityConntrack - 1}, {hook: bridgeForward}, {hook: ingress}} {
 			b.families = familiesOf(nfproto)
 			for _, untracked := range []bool{false, true} {
-				b.forms(&Conn{Untracked: untracked}, true, func(f *form) {
+				b.forms(&Conn{Untracked: untracked, Flags: FIN | SYN}, true, func(f *form) {
 					if !slices.Contains(all[nfproto], *f) {
 						all[nfproto] = append(all[nfproto], *f)
 					}
