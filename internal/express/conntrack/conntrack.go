@@ -5,6 +5,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -22,7 +23,8 @@ var ErrNotFound = errors.New("no such connection")
 // Values of Conn.TCPState.
 const (
 	TCPEstablished = 3
-	tcpTimeWait    = 7
+	TCPCloseWait   = 5 // one end has sent its last data
+	TCPTimeWait    = 7 // both have
 	TCPClosed      = 8 // by a RST
 )
 
@@ -36,6 +38,7 @@ const (
 
 // Bits of Conn.TCPFlags (IP_CT_TCP_FLAG_*).
 const (
+	tcpCloseInit      = 0x04 // has sent its last data: a SYN may begin the connection anew
 	tcpBeLiberal      = 0x08 // accept every sequence number
 	tcpUnacknowledged = 0x10 // data was seen, and no acknowledgement of it
 	tcpMaxAckSet      = 0x20 // check a RST against the highest acknowledgement seen
@@ -102,7 +105,7 @@ func (c Conn) Translated() bool { return c.Reply != c.Orig.Reverse() }
 // Liberal reports whether conntrack accepts every sequence number of a TCP
 // connection that has not ended, as after UpdateTCP.
 func (c Conn) Liberal() bool {
-	return c.TCPFlags[0]&c.TCPFlags[1]&tcpBeLiberal != 0 && c.TCPState < tcpTimeWait
+	return c.TCPFlags[0]&c.TCPFlags[1]&tcpBeLiberal != 0 && c.TCPState < TCPTimeWait
 }
 
 // Client asks the kernel about connections. It is safe for concurrent use.
@@ -219,6 +222,57 @@ func (c *Client) askPart(all []Tuple, liberal bool) []Answer {
 	return answers
 }
 
+// updatedAtOnce bounds how many updates are one message: the kernel answers only the last one.
+const updatedAtOnce = 128
+
+// UpdateAll does what UpdateTCP does for the connections of several tuples, with fewer system
+// calls. Those that are gone do not matter.
+func (c *Client) UpdateAll(all []Tuple, u TCPUpdate) error {
+	var errs []error
+	attrs := u.attrs(u.flags())
+	for part := range slices.Chunk(all, updatedAtOnce) {
+		err := c.updatePart(part, attrs)
+		if err != nil { // such as a full buffer: once more
+			err = c.updatePart(part, attrs)
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("update connections: %w", err)
+	}
+	return nil
+}
+
+func (c *Client) updatePart(part []Tuple, attrs []byte) (failed error) {
+	requests := make([]nlmsg.Request, len(part))
+	b := make([]byte, 0, len(part)*(sizeofQuestion+len(attrs)))
+	for i, t := range part {
+		begin := len(b)
+		b = append(appendQuestion(b, t), attrs...)
+		requests[i] = nlmsg.Request{Type: msgNew, Data: b[begin:], Quiet: true}
+	}
+	// The last one is answered, so that no errors pile up.
+	last := &requests[len(requests)-1]
+	last.Flags, last.Quiet = unix.NLM_F_ACK, false
+	err := c.single.Each(requests, func(_ int, _ nlmsg.Message, err error) {
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			failed = err
+		}
+	})
+	return cmp.Or(err, failed)
+}
+
+// MakeAllLiberal does what UpdateTCP does for every established connection of TCP.
+func (c *Client) MakeAllLiberal() error {
+	var all []Tuple
+	err := c.Dump(func(conn Conn) {
+		if conn.Orig.Proto == unix.IPPROTO_TCP && conn.TCPState == TCPEstablished && !conn.Liberal() {
+			all = append(all, conn.Orig)
+		}
+	})
+	return errors.Join(err, c.UpdateAll(all, TCPUpdate{}))
+}
+
 // failed makes all answers an error.
 func failed(answers []Answer, err error) []Answer {
 	for i := range answers {
@@ -233,7 +287,7 @@ type TCPUpdate struct {
 	// Acknowledged means that all data has been acknowledged. Without it
 	// conntrack keeps an idle connection for minutes instead of days.
 	Acknowledged bool
-	// State is the connection's, TCPEstablished or TCPClosed; 0 leaves it.
+	// State is the connection's, one of those above; 0 leaves it.
 	State uint8
 	// Timeout is how long the connection may be idle; 0 leaves it.
 	Timeout time.Duration
@@ -244,11 +298,20 @@ type TCPUpdate struct {
 // it would check a RST against, in both directions. Apart from that it changes
 // only what u says. The error wraps ErrNotFound if the connection is gone.
 func (c *Client) UpdateTCP(conn Conn, u TCPUpdate) error {
-	forget := byte(tcpMaxAckSet)
+	flags, touch := u.flags()
+	return c.updateTCP(conn, u, flags, touch)
+}
+
+// flags returns those that UpdateTCP sets, and all that it sets or clears.
+func (u TCPUpdate) flags() (flags, touch byte) {
+	flags, touch = tcpBeLiberal, tcpBeLiberal|tcpMaxAckSet
 	if u.Acknowledged {
-		forget |= tcpUnacknowledged
+		touch |= tcpUnacknowledged
 	}
-	return c.updateTCP(conn, u, tcpBeLiberal, tcpBeLiberal|forget)
+	if u.State == TCPCloseWait || u.State == TCPTimeWait {
+		flags, touch = flags|tcpCloseInit, touch|tcpCloseInit
+	}
+	return flags, touch
 }
 
 // JudgeTCP makes conntrack judge the sequence numbers of a TCP connection again. The
