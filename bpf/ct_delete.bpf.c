@@ -9,51 +9,7 @@
  * kernel builds one per connection and looks for changes at each packet.
  */
 #include "lib/forgotten.h"
-
-#include <bpf/bpf_core_read.h>
-
-/* The kernel's fields that are read. */
-struct ns_common {
-	unsigned int inum;
-} __attribute__((preserve_access_index));
-
-struct net {
-	struct ns_common ns;
-} __attribute__((preserve_access_index));
-
-typedef struct {
-	struct net *net;
-} __attribute__((preserve_access_index)) possible_net_t;
-
-union nf_inet_addr {
-	__u32 all[4];
-} __attribute__((preserve_access_index));
-
-struct nf_conntrack_tuple {
-	struct {
-		union nf_inet_addr u3;
-		union {
-			__be16 all;
-		} u;
-		__u16 l3num;
-	} src;
-	struct {
-		union nf_inet_addr u3;
-		union {
-			__be16 all;
-		} u;
-		__u8 protonum;
-	} dst;
-} __attribute__((preserve_access_index));
-
-struct nf_conntrack_tuple_hash {
-	struct nf_conntrack_tuple tuple;
-} __attribute__((preserve_access_index));
-
-struct nf_conn {
-	struct nf_conntrack_tuple_hash tuplehash[2];
-	possible_net_t ct_net;
-} __attribute__((preserve_access_index));
+#include "lib/kernel.h"
 
 /* The daemon's network namespace. */
 const volatile __u32 netns = 0;
@@ -63,9 +19,6 @@ const volatile __u32 is_arm64 = 0;
 /* Their places in struct pt_regs. */
 #define ARM64_X0 0
 #define X86_DI 14
-
-#define AF_INET 2
-#define AF_INET6 10
 
 always_inline __u64 join(__u32 low, __u32 high)
 {
@@ -104,7 +57,8 @@ always_inline struct half *half_of(const struct nf_conntrack_tuple *t)
 	return find_half(&pkt, hash(&pkt.key));
 }
 
-always_inline int deleted(const struct nf_conn *ct)
+/* Once for both programs. */
+static __noinline int deleted(const struct nf_conn *ct)
 {
 	struct half *half;
 

@@ -5,19 +5,10 @@
  * In:  every packet that the kernel drops, with the reason.
  * Out: nothing. If Netfilter dropped the tracked packet of a discard, the discard
  *      becomes valid (discard.h).
- *
- * The structs declare the kernel's fields that it reads.
  */
 #include "lib/discard.h"
+#include "lib/kernel.h"
 #include "lib/parse.h"
-
-#include <bpf/bpf_core_read.h>
-
-struct sk_buff {
-	unsigned char *head;
-	__u16 network_header;
-	__u16 tc_index;
-} __attribute__((preserve_access_index));
 
 enum skb_drop_reason {
 	SKB_DROP_REASON_NETFILTER_DROP = 1,

@@ -12,6 +12,7 @@
 #include <linux/if_packet.h>
 
 #include "lib/bridged.h"
+#include "lib/early.h"
 #include "lib/fast_path.h"
 #include "lib/learn.h"
 #include "lib/spread.h"
@@ -76,7 +77,9 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 	half = find_half(&pkt, h);
 	if (!half)
 		return unknown_connection(skb, &pkt, h);
-	if (pkt.ending) {
+	if (pkt.ending && !is_early_fin(half, &pkt)) {
+		if (is_too_soon(half, tcp_flags(&pkt)))
+			return TC_ACT_SHOT;
 		end_connection(half, &pkt);
 		return go_regular(skb, TCP_SYN_FIN_RST);
 	}
@@ -99,6 +102,10 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 	if (!reason && is_bridged_out(half) && !is_of_use(half, &pkt, v6))
 		return go_regular(skb, COMPOSING);
 	reason = hidden(reason, now);
+	if (pkt.ending && reason) {
+		end_connection(half, &pkt);
+		return go_regular(skb, TCP_SYN_FIN_RST);
+	}
 	if (reason) {
 		learn_ingress(skb, &pkt, half, reason);
 		return go_regular(skb, reason);
@@ -108,6 +115,8 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 		return go_regular(skb, TOO_LONG);
 	if (trim_padding(skb, &pkt))
 		return go_regular(skb, MALFORMED);
+	if (pkt.ending)
+		note_fin(half);
 	if (!v6 && half->flags & DEV_TUNNEL)
 		return express_by_tunnel(skb, half);
 	if (half->flags & PATH_BETWEEN)
@@ -138,6 +147,8 @@ always_inline int unknown_from_container(struct __sk_buff *skb, __u64 h, __u8 en
 	int due;
 
 	unstamp(skb);
+	if (shared.early && ending == TCP_SYN && is_second(skb))
+		note_second(skb, v6);
 	reason = count_candidate(h, ending, &due);
 	if (due && !parse(skb, &pkt, v6, ETH_HLEN)) {
 		pkt.key.side |= skb->ifindex << SIDE_SHIFT;

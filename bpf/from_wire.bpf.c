@@ -9,6 +9,7 @@
 #include <linux/if_packet.h>
 
 #include "lib/bridged.h"
+#include "lib/early.h"
 #include "lib/fast_path.h"
 #include "lib/learn.h"
 #include "lib/forward.h"
@@ -84,6 +85,10 @@ static __noinline int from_wire_vxlan(struct __sk_buff *skb)
 
 static __noinline int from_wire_unknown(struct __sk_buff *skb)
 {
+	if (shared.early && is_second(skb) && !decrypted(skb)) {
+		note_second(skb, 0);
+		return go_regular(skb, NO_ENTRY);
+	}
 	return is_vxlan(skb) ? from_wire_vxlan(skb) : go_regular(skb, NO_ENTRY);
 }
 
@@ -109,6 +114,7 @@ always_inline void from_vxlan_device(struct __sk_buff *skb, const struct packet 
 always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_header,
 				 const int bridged)
 {
+	const int may_be_early = mac_header && !bridged;
 	__u64 now = jiffies();
 	struct packet pkt;
 	struct half *half;
@@ -125,7 +131,9 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 	if (!half)
 		return v6 || !mac_header || bridged ? go_regular(skb, NO_ENTRY) :
 						      from_wire_unknown(skb);
-	if (pkt.ending) {
+	if (pkt.ending && !(may_be_early && is_early_fin(half, &pkt))) {
+		if (may_be_early && is_too_soon(half, tcp_flags(&pkt)))
+			return TC_ACT_SHOT;
 		end_connection(half, &pkt);
 		return go_regular(skb, TCP_SYN_FIN_RST);
 	}
@@ -141,6 +149,10 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 	if (!v6 && !bridged)
 		from_vxlan_device(skb, &pkt, half, reason);
 	reason = hidden(reason, now);
+	if (may_be_early && pkt.ending && reason) {
+		end_connection(half, &pkt);
+		return go_regular(skb, TCP_SYN_FIN_RST);
+	}
 	if (reason && decrypted(skb))
 		return go_regular(skb, IPSEC);
 	if (reason) {
@@ -152,6 +164,8 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 		return go_regular(skb, TOO_LONG);
 	if (trim_padding(skb, &pkt) || (!mac_header && add_mac_header(skb, &pkt)))
 		return go_regular(skb, MALFORMED);
+	if (may_be_early && pkt.ending)
+		note_fin(half);
 
 	is_tcp = !is_udp(&pkt.key);
 	if (half->flags & DEV_QUEUE || queue_pending(half, &shared.last_odd, now))
@@ -180,6 +194,8 @@ static __noinline int from_wire_miss(struct __sk_buff *skb, __u64 h)
 
 static __noinline int from_wire_miss6(struct __sk_buff *skb, __u64 h)
 {
+	if (shared.early && is_second(skb) && !decrypted(skb))
+		note_second(skb, 1);
 	return second_bucket_has_tag(h) ? from_wire_slow6(skb) :
 					  go_regular(skb, NO_ENTRY);
 }

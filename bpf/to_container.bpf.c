@@ -8,6 +8,7 @@
  *      about a regular packet is recorded (learn.h).
  */
 #include "lib/bridged.h"
+#include "lib/early.h"
 #include "lib/learn.h"
 #include "lib/order.h"
 #include "lib/candidate.h"
@@ -179,6 +180,7 @@ int scon_to_container(struct __sk_buff *skb)
 {
 	if (has_cb(skb, CB_EXPRESS))
 		return TC_ACT_UNSPEC;
+	compose_early(skb);
 	if (skb->protocol == bpf_htons(ETH_P_IPV6))
 		return to_container_v6(skb);
 	return learn_at_port(skb, 0);

@@ -6,6 +6,7 @@
  * Out: always TC_ACT_UNSPEC, the packet untouched. The kernel's decision about a
  *      container's regular packet is recorded (learn.h).
  */
+#include "lib/early.h"
 #include "lib/learn.h"
 #include "lib/tunnel.h"
 
@@ -115,6 +116,7 @@ int scon_to_wire(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (!skb->ingress_ifindex)
 		return shared.tunnel_port ? to_wire_vxlan(skb) : TC_ACT_UNSPEC;
+	compose_early(skb);
 	return to_wire_regular(skb);
 }
 

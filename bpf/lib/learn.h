@@ -155,7 +155,8 @@ always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt
 		return;
 	if (!half->out_dev && !is_udp(&pkt->key)) {
 		half->reported = half->seq_end = seq_end(pkt);
-		half->proto.report_after = TCP_REPORT_FIRST;
+		if (!is_early(half))
+			half->proto.report_after = TCP_REPORT_FIRST;
 		half->ack = bpf_ntohl(pkt->ack);
 	}
 	note_reply(half);
@@ -235,6 +236,22 @@ always_inline void record(struct __sk_buff *skb, const struct packet *pkt,
 	half->ip_delta = ip_delta(pkt, half, d->tos, ttl_step(d->flags));
 }
 
+/*
+ * The longest packet of an early Conentry that may pass before one as long has been seen
+ * to: the daemon has seen to that (discover.Wide).
+ */
+#define EARLY_LEN 1280
+
+/*
+ * Whether a decision may be used at once: there was none before whose parts another CPU
+ * could have, the flags, which are read ahead of the generation, stay as they were, and
+ * loads keep their order.
+ */
+always_inline int is_first(const struct half *half, __u8 flags)
+{
+	return ordered_loads && is_early(half) && !half->out_dev && !flags;
+}
+
 /* Records the decision about a packet if it is the tracked one; half is locked. */
 always_inline enum reason record_tracked(struct __sk_buff *skb, const struct packet *pkt,
 					 struct half *half, __u8 flags)
@@ -243,7 +260,7 @@ always_inline enum reason record_tracked(struct __sk_buff *skb, const struct pac
 	__u64 now = jiffies();
 	const struct decision d = { macs_of(pkt), macs_end_of(pkt), dscp_of(pkt), flags };
 	__u32 len = wire_len(skb, pkt), sender = sender_hash(skb, pkt);
-	int known;
+	int known, at_once;
 
 	if (is_multicast(d.macs) ||
 	    !is_tracked(skb, half, generation, tie(pkt, ttl_of(pkt) + ttl_step(flags))))
@@ -267,15 +284,16 @@ always_inline enum reason record_tracked(struct __sk_buff *skb, const struct pac
 	note_reply(half); /* again: one may have passed conntrack before this one */
 	if (is_udp(&half->key))
 		half->proto.no_reply = 0;
+	at_once = known || is_first(half, flags);
 	half->generation = 0;
 	if (!known)
 		record(skb, pkt, half, &d);
 	half->flags = d.flags;
 	if (flags & DEV_SPREAD)
 		half->way.sender = sender;
-	half->max_len = len;
+	half->max_len = is_early(half) && len < EARLY_LEN ? EARLY_LEN : len;
 	half->lease_end = lease_end(half);
-	half->lease_from = known ? now : now + 1;
+	half->lease_from = at_once ? now : now + 1;
 	__sync_lock_test_and_set(&half->generation, generation);
 	if (half->state == SLOT_CLOSED) /* meanwhile */
 		half->generation = 0;
@@ -287,7 +305,8 @@ always_inline enum reason record_tracked(struct __sk_buff *skb, const struct pac
 /*
  * At the egress hook: if this is the tracked packet, its decision is recorded.
  * The same decision as before renews the lease at once; another one is used from
- * the next jiffy on, so that no CPU combines it with parts of the old one.
+ * the next jiffy on, so that no CPU combines it with parts of the old one. That of an
+ * early Conentry has no old one.
  * Returns EXPRESS, or the reason why the packet renews nothing. Invalidates
  * pointers into the packet.
  */

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 29
+#define LAYOUT_VERSION 30
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -32,8 +32,17 @@ const volatile __u32 lease_packets = 65536;
 const volatile __u32 id_bits = 16;
 /* Whether the kernel has bpf_skb_get_xfrm_state. */
 const volatile __u32 has_ipsec = 1;
+/* Whether this machine's CPUs keep the order of loads: amd64's do. */
+const volatile __u32 ordered_loads = 0;
 /* Jiffies without a heartbeat after which all packets are regular. */
 const volatile __u32 heartbeat_ticks = 100;
+
+/* How programs may compose Conentries: early.h. */
+enum early {
+	EARLY_OFF = 0,
+	EARLY_ON,
+	EARLY_FROM_SECOND, /* a connection's second packet may be decided by, too */
+};
 
 /*
  * Settings that change at run time. The daemon writes them through mmap, except
@@ -48,7 +57,9 @@ struct settings {
 	__u32 layout; /* LAYOUT_VERSION, in every layout here */
 	__u64 heartbeat; /* jiffies: all 64 bits, since 32 would come back to a dead
 			    daemon's last one */
-	__u32 pad[8];
+	__u32 early; /* enum early: how programs may compose Conentries */
+	__u32 withdrawn; /* changes that decisions were withdrawn for */
+	__u32 pad[6];
 	/* A second cache line, written by the programs. Times are in jiffies. */
 	__u32 last_probe; /* latest regular packet of a known connection */
 	__u32 last_odd; /* latest packet from the wire without a key: fragments etc. */
@@ -111,6 +122,12 @@ enum slot_state {
  */
 #define DEV_PAUSED (1 << 8)
 #define DEV_JUDGED (1 << 9)
+/*
+ * Programs may compose the connections of the container at this port, whose device's MAC
+ * address is known, by this uplink: early.h.
+ */
+#define DEV_EARLY (1 << 10)
+#define DEV_OUTSIDE (1 << 11)
 
 /*
  * Outer headers of a half's packets that leave or arrive by a VXLAN device that
@@ -197,7 +214,7 @@ struct half {
 	__u32 reported; /* TCP: seq_end in the latest EVENT_PROGRESS ... */
 	union {
 		__u32 no_reply; /* UDP, d: of the reply direction: none is known */
-		__u32 report_after; /* TCP: bytes until the next one: tcp.h */
+		__u32 report_after; /* TCP: bytes until the next one: tcp.h; or EARLY_* */
 	} proto;
 	__u64 addrs6[4]; /* d: IPv6 source and destination, as they enter */
 	__u32 in_bridge; /* d: of a container's packets: the IP layer's input device, 0 if
@@ -205,6 +222,13 @@ struct half {
 			    of a marker: the slot of one of the halves */
 	__u32 locked; /* a program is recording: learn.h */
 };
+
+/*
+ * In proto.report_after: a program has composed the Conentry (early.h), and a FIN of this
+ * direction went express. No other number is that large.
+ */
+#define EARLY (1U << 31)
+#define EARLY_FIN (1U << 30)
 
 /* Slots have numbers of SLOT_BITS bits, and lie in pages of 2^PAGE_BITS. */
 #define SLOT_BITS 22
@@ -358,6 +382,38 @@ struct {
 } odd SEC(".maps");
 
 /*
+ * The latest second packet of a connection that has entered on this CPU, as half has it:
+ * the egress hook knows it by its stamp (learn.h), and by that where it has entered
+ * (early.h). The programs write and read; nothing evicts. Not pinned: of no use later.
+ */
+struct opening {
+	__u64 tracked; /* stamp_of() it, 0 for none */
+	__u64 in_macs;
+	__u32 in_macs_end;
+	__u32 in_dev;
+	__u32 in_mark;
+	__u32 probe; /* its tie */
+	__u32 withdrawn; /* as in the settings when it entered */
+	__u8 in_tos;
+	__u8 pad[3];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct opening);
+} opening SEC(".maps");
+
+/* Program `early`, while it may compose. It ends with the daemon, whose map it is. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} composers SEC(".maps");
+
+/*
  * Regular packets by device and reason, of each CPU: packets of one device do not
  * share a cache line. The programs count; the daemon reads, and clears what it assigns
  * to another device. Nothing evicts. There is room for 4,096 containers and 256 other
@@ -381,6 +437,7 @@ enum event_kind {
 	EVENT_STRAY_RESET, /* slot: RST seen with another sequence number */
 	EVENT_PROGRESS, /* slot: TCP has advanced by `report_after` bytes since the last
 			   one */
+	EVENT_SPARES, /* half of what was set aside for a container is used up */
 };
 
 struct event {

@@ -55,6 +55,12 @@ always_inline void report_progress(struct half *half)
 	send_event(EVENT_PROGRESS, half->twin);
 }
 
+/* Whether a program has composed the Conentry, and the daemon has not taken it up. */
+always_inline int is_early(const struct half *half)
+{
+	return !is_udp(&half->key) && half->proto.report_after & EARLY;
+}
+
 /*
  * The receiver accepts a RST whose sequence number is its last acknowledgement
  * or the end of the data sent to it.

@@ -160,6 +160,9 @@ func (t *tool) printStatus(s api.Status, minute api.History, services []serviceS
 			perSecond(sum.ExpressPackets, seconds), numbers.Bytes(float64(sum.ExpressBytes)/seconds), perSecond(sum.RegularPackets, seconds), seconds)
 	}
 	line("entries", "%d", s.Totals.Entries)
+	if s.Short.Express {
+		line("short", "connections of few packets go express, too")
+	}
 	if s.Table.Why != "" {
 		line("table", "%s", cli.Paint(cli.Warn, fmt.Sprintf("no more than %d entries have room: %s", s.Table.Room, plain.Text(s.Table.Why))))
 	}

@@ -60,6 +60,7 @@ type Status struct {
 	Hooks      []Hook      `json:"hooks"`         // programs at devices
 	Containers []Container `json:"containers"`    // ports of containers that are hooked
 	Totals     Totals      `json:"totals"`        // over all containers
+	Short      Short       `json:"short"`         // connections of few packets
 	// Reasons counts the regular packets at the uplinks by reason; the host's own are among
 	// them.
 	Reasons map[string]uint64 `json:"reasons"`
@@ -83,6 +84,13 @@ type Rules struct {
 	Read       uint64  `json:"read"`       // how often all of them were read
 	Retired    uint64  `json:"retired"`    // Conentries that changes concerned
 	Unknown    float64 `json:"unknown_s"`  // seconds in which everything was regular, as changed rules were not known
+}
+
+// Short says whether connections of few packets go express, too, their ends included
+// (`short_connections` in the settings).
+type Short struct {
+	Express bool   `json:"express"`
+	Why     string `json:"why,omitempty"` // why they stay regular
 }
 
 // Table says how large the table of Conentries is. It grows on demand.

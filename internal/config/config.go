@@ -63,6 +63,12 @@ type Config struct {
 	// connection stays for twice its longest silence, 10 minutes at most.
 	FlushIdle time.Duration
 
+	// Whether short TCP connections go express, too, their ends included. It sets
+	// net.netfilter.nf_conntrack_tcp_be_liberal until `scon down`: conntrack no longer judges
+	// sequence numbers, of any connection; their ends do. Where that is 1 anyway, they go
+	// express without this setting. It needs the kernel's BTF; docs/limits.md has its limits.
+	ShortConnections bool
+
 	// Counters of the firewall that must count every packet, for example for billing or
 	// alarms: names of nftables' counters, and comments of rules (nftables, iptables) or of
 	// chains (nftables), such as [billing]. Connections that they count stay regular; other

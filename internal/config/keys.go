@@ -35,6 +35,7 @@ var keys = slices.Concat([]key{
 	duration("lease_max", 10*time.Millisecond, 10*time.Minute, func(c *Config) *time.Duration { return &c.LeaseMax }),
 	number("lease_packets", "packets", 16, 1<<24, func(c *Config) *int { return &c.LeasePackets }),
 	duration("flush_idle", time.Second, time.Hour, func(c *Config) *time.Duration { return &c.FlushIdle }),
+	flag("short_connections", func(c *Config) *bool { return &c.ShortConnections }),
 	exactCounters,
 	regular,
 	logLevel,

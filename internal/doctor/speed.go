@@ -19,7 +19,7 @@ func findSpeed(h host) []api.Finding {
 	if err != nil {
 		return nil // which findDevices reports
 	}
-	return slices.Concat(offloadsOf(top), mtusOf(top), h.bridgedOf(top), h.proxied())
+	return slices.Concat(offloadsOf(top), mtusOf(top), h.bridgedOf(top), h.proxied(), h.short())
 }
 
 // A costly feature of devices that somebody has turned off.
@@ -212,5 +212,19 @@ func (h host) proxied() []api.Finding {
 		Level: note, What: "connections from this machine to its published ports at 127.0.0.1 pass docker-proxy",
 		Why:    "a process copies their bytes between two connections",
 		Remedy: `"userland-proxy": false in /etc/docker/daemon.json, or use the container's address`,
+	}}
+}
+
+// short says that connections of few packets could go express.
+func (h host) short() []api.Finding {
+	const setting = "net.netfilter.nf_conntrack_tcp_be_liberal"
+	if is, err := h.sysctl(setting); err != nil || is != "0" {
+		return nil
+	}
+	return []api.Finding{{
+		Level: note, What: "TCP connections of few packets stay regular",
+		Why: "conntrack judges sequence numbers (" + setting + " is 0)",
+		Remedy: "short_connections: true in the settings: they go express from about their fourth packet on, and " +
+			"sequence numbers are judged by the ends alone",
 	}}
 }

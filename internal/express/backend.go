@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"github.com/scon-project/scon/internal/api"
 	"github.com/scon-project/scon/internal/express/metrics"
@@ -157,13 +158,14 @@ func (b backend) Metrics(w io.Writer) error {
 
 func (b backend) Flush(container string) (int, error) {
 	return inLoop(b, func(d *Daemon) (int, error) {
+		defer d.sweepEarly(time.Now())
 		if container == "" {
-			return d.composer.FlushAll(), nil
+			return d.early.FlushAll() + d.composer.FlushAll(), nil
 		}
 		ports, err := d.view().portsOf(container)
 		n := 0
 		for _, p := range ports {
-			n += d.composer.Flush(p.Index)
+			n += d.early.Flush(p.Index) + d.composer.Flush(p.Index)
 		}
 		return n, err
 	})
@@ -180,6 +182,7 @@ func (b backend) setPaused(container string, paused bool) error {
 		}
 		ports, err := d.view().portsOf(container)
 		for _, p := range ports {
+			d.early.Flush(p.Index)
 			d.composer.SetPaused(p.Index, paused)
 		}
 		return struct{}{}, err

@@ -89,7 +89,11 @@ func (d *Daemon) readRules(now time.Time) error {
 // rulesChanged applies a change of the rules: the decisions that it concerns are
 // withdrawn.
 func (d *Daemon) rulesChanged(c *rules.Change, now time.Time) {
+	d.followEarly()
 	why := d.policy.everything(c)
+	if why == "" && !d.table.WithdrawEarly() {
+		why = "rules changed while packets of short connections were being recorded"
+	}
 	if why == "" {
 		why = d.composer.RulesChanged(c, now)
 	}
@@ -104,6 +108,7 @@ func (d *Daemon) rulesChanged(c *rules.Change, now time.Time) {
 // devicesChanged removes the Conentries that rules about devices may concern now.
 func (d *Daemon) devicesChanged() {
 	now := time.Now()
+	d.followEarly()
 	d.composer.RetireTracked(now)
 	d.composer.RetireTouched(now)
 	d.composer.Rejudge(now)

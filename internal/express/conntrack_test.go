@@ -55,7 +55,7 @@ func wantState(c *scontest.Connection, least, most uint8) {
 	c.B.T.Helper()
 	orig := conntrack.Tuple{
 		Proto: unix.IPPROTO_TCP,
-		Src:   netip.AddrPortFrom(c.B.Addr(c.From), c.Port()),
+		Src:   netip.MustParseAddrPort(c.Client.LocalAddr().String()),
 		Dst:   netip.MustParseAddrPort(c.Client.RemoteAddr().String()),
 	}
 	scontest.Eventually(c.B.T, fmt.Sprintf("conntrack has a state of %d to %d", least, most), func() (err error) {

@@ -61,6 +61,8 @@ type Daemon struct {
 	hooks     *hooks.Hooks
 	composer  *composer.Composer
 	tcp       *composer.TCP
+	early     *composer.Early
+	liberal   liberal
 	pulse     *service.Pulse // of the loop
 	watchdog  *service.Watchdog
 	sweeper   sweeper // of the table
@@ -113,6 +115,7 @@ func Run(ctx context.Context, o Options, page Page) (err error) {
 			err = errors.Join(err, pins.remove())
 		}
 	}()
+	d.liberal = newLiberal(o.Config.ShortConnections, pins.dir)
 	if err := d.load(pins.dir); err != nil {
 		return err
 	}
@@ -147,8 +150,10 @@ func Run(ctx context.Context, o Options, page Page) (err error) {
 	stop()
 	<-served
 	d.heartbeat.rest()
+	d.early.FlushAll()
+	d.early.Sweep(time.Now()) // for FINs that passed meanwhile
 	d.grower.wait()
-	return errors.Join(err, pins.remove(), state.Express.Remove(o.StateDir))
+	return errors.Join(err, d.liberal.putBack(), pins.remove(), state.Express.Remove(o.StateDir))
 }
 
 // load loads the datapath and makes the table over it.
@@ -202,10 +207,10 @@ func (d *Daemon) assemble() (err error) {
 		TouchesTunnel: func(port uint16) (rules.Rule, bool) { return d.policy.TouchesTunnel(port) },
 
 		NewGeneration:  d.heartbeat.newGeneration,
-		HasConentries:  func(port int) bool { return d.dp.Adopted() || d.table.LenOf(port) > 0 },
+		HasConentries:  d.hasConentries,
 		FiltersChanged: func(reason string) { d.stale(changes.Event{Kind: changes.Filter, Reason: reason}) },
 		PortThere:      d.table.AddPort,
-		PortGone:       func(ifindex int) { d.composer.ForgetPort(ifindex, time.Now()) },
+		PortGone:       d.portGone,
 		DevicesChanged: d.devicesChanged,
 		GoOn:           d.goOn,
 	})
@@ -230,7 +235,21 @@ func (d *Daemon) assemble() (err error) {
 	}
 	d.composer = composer.New(o)
 	d.tcp = composer.NewTCP(d.table, d.ct, d.log)
+	d.early = composer.NewEarly(d.composer, d.dp, d.log)
 	return nil
+}
+
+// portGone takes that a port is no longer hooked.
+func (d *Daemon) portGone(ifindex int) {
+	d.early.Flush(ifindex)
+	d.composer.ForgetPort(ifindex, time.Now())
+}
+
+// hasConentries reports whether there are, or may be, decisions about packets of the container
+// at a port.
+func (d *Daemon) hasConentries(port int) bool {
+	_, early := d.table.HasEarly(port)
+	return early || d.dp.Adopted() || d.table.LenOf(port) > 0
 }
 
 // sources are the streams that the loop listens to.
@@ -317,7 +336,13 @@ func (d *Daemon) begin() error {
 	d.seen = now
 	d.pollSilent(now)
 	if d.dp.Adopted() {
+		d.early.Adopt()
 		d.log.Info("took over Conentries of an earlier daemon", "kept", d.composer.Adopt(now))
+	}
+	if !d.liberal.want {
+		if err := d.liberal.putBack(); err != nil {
+			return err
+		}
 	}
 	d.dp.Settings().Paused = 0
 	return d.readRules(now)

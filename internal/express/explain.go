@@ -99,8 +99,8 @@ func noConnections(o *Options) api.Finding {
 
 // admission says when connections get a Conentry and when they lose it.
 func admission(o *Options) string {
-	return fmt.Sprintf("connections get a Conentry after %d packets of a hooked container, or after a second and 3 packets; idle ones lose it after %s",
-		o.Config.Admit, o.Config.FlushIdle)
+	return fmt.Sprintf("connections get a Conentry after %d packets of a hooked container, or after a second and 3 packets, "+
+		"those of TCP sooner with short_connections in the settings; idle ones lose it after %s", o.Config.Admit, o.Config.FlushIdle)
 }
 
 // sortFindings puts first what needs to be mended.

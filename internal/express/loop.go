@@ -107,6 +107,8 @@ func (d *Daemon) turn(busy <-chan struct{}) (over bool, err error) {
 		d.grower.finish(end)
 	case now := <-when(idle, d.tcp.Due()):
 		d.tcp.CorrectResets(now)
+	case now := <-when(idle, d.early.Due()):
+		d.early.Sweep(now)
 	case <-when(idle, d.hooks.Due()):
 		d.hooks.Rescan()
 		return false, d.readRules(time.Now())
@@ -187,7 +189,7 @@ func (d *Daemon) events(all []datapath.Event, now time.Time) error {
 	var waiting []datapath.Event
 	var candidates []composer.Candidate
 	for _, e := range all {
-		if e.Closed || e.Progress {
+		if e.Closed || e.Progress || e.Spares {
 			d.event(e, now)
 			continue
 		}
@@ -232,8 +234,16 @@ func (d *Daemon) eventsAhead() error {
 
 // event takes what the programs report of a connection with a Conentry.
 func (d *Daemon) event(e datapath.Event, now time.Time) {
+	if e.Spares {
+		d.early.Sweep(now)
+		return
+	}
 	switch entry := d.table.At(e.Slot); {
-	case entry == nil: // gone in the meantime
+	case entry == nil && e.Reset:
+		if tuple, early := d.table.EarlyAt(e.Slot); early {
+			d.tcp.ResetEarly(tuple, e.Stray, now)
+		}
+	case entry == nil: // gone in the meantime, or early
 	case e.Progress:
 		d.tcp.MovedOn(entry)
 	default:
@@ -263,7 +273,19 @@ func (d *Daemon) beat(now time.Time, idle bool) error {
 			return err
 		}
 	}
+	d.sweepEarly(now)
 	return d.writeBeat(now)
+}
+
+// sweepEarly does what is due about early Conentries, and sets slots aside for others.
+func (d *Daemon) sweepEarly(now time.Time) {
+	d.followEarly()
+	d.early.Sweep(now)
+}
+
+// followEarly says of which containers programs may compose connections now.
+func (d *Daemon) followEarly() {
+	d.early.Follow(d.silent.isOn(beLiberal), d.hooks.EarlyPorts(), d.hooks.EarlyUplinks())
 }
 
 // writeBeat writes the heartbeat.
@@ -279,14 +301,14 @@ func (d *Daemon) writeBeat(now time.Time) error {
 // sees reports whether what packets must pass at devices is known well enough for
 // decisions to hold.
 func (d *Daemon) sees(now time.Time) bool {
-	return !d.hooks.Unsettled() && (d.table.Len() == 0 || now.Sub(d.seen) <= longestBlind)
+	return !d.hooks.Unsettled() && (d.table.IsEmpty() || now.Sub(d.seen) <= longestBlind)
 }
 
 // rests reports whether nothing has to be looked at: there is no decision that relies on
 // it, and look is called before the first one can be made.
 func (d *Daemon) rests(now time.Time) bool {
 	_, unread := d.heartbeat.unread()
-	return d.table.Len() == 0 && !unread && now.Sub(d.looked) < restInterval
+	return d.table.IsEmpty() && !unread && now.Sub(d.looked) < restInterval
 }
 
 // look does what is due at intervals: it looks at what the kernel does not announce, and
@@ -317,6 +339,9 @@ func (d *Daemon) pollSilent(now time.Time) {
 	}
 	if d.policy.gotLegacy() {
 		d.stale(changes.Event{Kind: changes.Ruleset, Reason: "iptables-legacy has got tables"})
+	}
+	if err := d.liberal.set(d.silent.values[beLiberal]); err != nil {
+		d.log.Error("short connections stay regular", "error", err)
 	}
 	d.silent.limits.Nexthop = d.hooks.IdleTimer()
 	d.composer.SetLimits(d.silent.limits)

@@ -26,7 +26,7 @@ func idle(t *testing.T) *Daemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.Close() })
-	return &Daemon{dp: new(datapath.Datapath), hooks: h, tcp: composer.NewTCP(nil, nil, nil), pulse: service.NewPulse(), sweeper: newSweeper(), grower: newGrower(nil, nil, 0, nil)}
+	return &Daemon{dp: new(datapath.Datapath), hooks: h, tcp: composer.NewTCP(nil, nil, nil), early: composer.NewEarly(nil, nil, nil), pulse: service.NewPulse(), sweeper: newSweeper(), grower: newGrower(nil, nil, 0, nil)}
 }
 
 func newTable(t *testing.T, m datapath.Memory, o contable.Options) *contable.Table {

@@ -260,5 +260,6 @@ func Clean(o Options) error {
 	if !p.fresh { // programs of a daemon that has just died forward until then
 		time.Sleep(silenceLimit + restTime)
 	}
-	return errors.Join(p.remove(), state.Express.Remove(o.StateDir))
+	l := newLiberal(false, p.dir)
+	return errors.Join(l.putBack(), p.remove(), state.Express.Remove(o.StateDir))
 }

@@ -28,6 +28,9 @@ const silentInterval = 400 * time.Millisecond
 // containers), leases are short.
 const mostWatched = 64
 
+// beLiberal has conntrack accept TCP whatever its sequence numbers.
+const beLiberal = "netfilter/nf_conntrack_tcp_be_liberal"
+
 // The files below /proc/sys/net; %s is a device, or all devices.
 var (
 	settings = []string{
@@ -35,6 +38,7 @@ var (
 		"ipv4/fib_multipath_hash_policy", "ipv4/fib_multipath_hash_fields", "ipv4/fib_multipath_hash_seed", "ipv4/fib_multipath_use_neigh",
 		"ipv6/fib_multipath_hash_policy", "ipv6/fib_multipath_hash_fields",
 		"bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables",
+		beLiberal,
 		"bridge/bridge-nf-filter-vlan-tagged", "bridge/bridge-nf-filter-pppoe-tagged", "bridge/bridge-nf-pass-vlan-input-dev",
 	}
 	deviceSettings = []string{
@@ -106,8 +110,9 @@ func (s *silent) poll(devices []string, ageing time.Duration) (changed string) {
 // (rt6_do_redirect, rt6_check_neigh). Path MTUs of IPv4 count if a setting says so
 // (ip_dst_mtu_maybe_forward).
 func (s *silent) readLearnt(devices []string) {
+	s.limits.PathMTU = s.isOn("ipv4/ip_forward_use_pmtu")
 	switch {
-	case s.isOn("ipv4/ip_forward_use_pmtu"):
+	case s.limits.PathMTU:
 		s.limits.Learnt4 = "path MTUs that this host has learnt count for what it forwards (ip_forward_use_pmtu), and the kernel does not announce them"
 	case s.isOn("ipv4/conf/all/accept_redirects"):
 		s.limits.Learnt4 = "redirects of other routers are accepted (accept_redirects), and the kernel does not announce them"

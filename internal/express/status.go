@@ -29,12 +29,13 @@ type view struct {
 	policy    *policy
 	hooks     *hooks.Hooks
 	composer  *composer.Composer
+	early     *composer.Early
 	counts    *counts
 }
 
 func (d *Daemon) view() view {
 	return view{
-		&d.opts, d.started, d.dp, d.heartbeat, d.table, d.grower, &d.policy, d.hooks, d.composer, &d.counts,
+		&d.opts, d.started, d.dp, d.heartbeat, d.table, d.grower, &d.policy, d.hooks, d.composer, d.early, &d.counts,
 	}
 }
 
@@ -72,6 +73,7 @@ func (v view) status() (api.Status, error) {
 			Unknown: v.heartbeat.rulesUnknown().Sum.Seconds(),
 		},
 		Table:      v.grower.status(),
+		Short:      api.Short{Express: v.early.Why() == "", Why: v.early.Why()},
 		Hooks:      []api.Hook{},
 		Containers: []api.Container{},
 		Reasons:    make(map[string]uint64),

@@ -24,6 +24,8 @@ type Limits struct {
 	// Learnt4 and Learnt6 say how other routers may change the way of packets of IPv4 and IPv6
 	// without an announcement, "" if they may not.
 	Learnt4, Learnt6 string
+	// PathMTU means that path MTUs which this host has learnt count for what it forwards.
+	PathMTU bool
 	// TCP and UDP are the shortest timeouts that conntrack may give an established
 	// connection.
 	TCP, UDP time.Duration

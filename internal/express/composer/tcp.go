@@ -106,6 +106,7 @@ func (t *TCP) MovedOn(e *contable.Conentry) {
 // reset is a RST that has passed conntrack, or is about to.
 type reset struct {
 	conn  conntrack.Conn
+	early bool // only conn.Orig is known, one of its directions
 	stray bool // its receiver ignores it
 	at    time.Time
 }
@@ -120,10 +121,19 @@ func (t *TCP) Reset(e *contable.Conentry, stray bool, now time.Time) {
 	if e.Untracked {
 		return
 	}
+	t.reset(reset{conn: t.table.Conn(e), stray: stray, at: now})
+}
+
+// ResetEarly does what Reset does for an early Conentry, of which tuple is one direction.
+func (t *TCP) ResetEarly(tuple conntrack.Tuple, stray bool, now time.Time) {
+	t.reset(reset{conn: conntrack.Conn{Orig: tuple}, early: true, stray: stray, at: now})
+}
+
+func (t *TCP) reset(r reset) {
 	if len(t.resets) == 0 {
 		t.due.Reset(resetDelay)
 	}
-	t.resets = append(t.resets, reset{t.table.Conn(e), stray, now})
+	t.resets = append(t.resets, r)
 }
 
 // Due delivers the time when CorrectResets has to be called.
@@ -149,7 +159,7 @@ func (t *TCP) CorrectResets(now time.Time) {
 
 func (t *TCP) correct(r reset, limits timeouts) {
 	conn, err := t.ct.Get(r.conn.Orig)
-	if err != nil || !conn.Same(r.conn) {
+	if err != nil || !r.early && !conn.Same(r.conn) {
 		return
 	}
 	truth := conntrack.TCPUpdate{State: conntrack.TCPClosed}

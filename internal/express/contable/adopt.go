@@ -87,6 +87,7 @@ func (t *Table) Clear() {
 	t.entries.clear()
 	discardPages(t.bySlot)
 	discardPages(t.byTuple.places)
+	t.early = early{ports: make(map[int]*earlyPort)}
 	clear(t.strays)
 	clear(t.perPort)
 	t.retired, t.retiredDiscards = nil, nil

@@ -80,18 +80,23 @@ func (t *Table) freePlace(hash uint64, moves int) *uint32 {
 		return nil
 	}
 	for _, p := range all {
-		if *p&^slotMask == taken {
+		was := atomic.LoadUint32(p)
+		if was == 0 || was&^slotMask == taken {
 			continue
 		}
-		to := t.freePlace(t.hash(t.keyOf(*p&slotMask)), moves-1)
+		to := t.freePlace(t.hash(t.keyOf(was&slotMask)), moves-1)
 		if to == nil {
 			continue
 		}
-		if *p != 0 { // else it was moved to make room for itself
-			atomic.StoreUint32(to, *p) // found by both meanwhile
-			atomic.StoreUint32(p, 0)
+		switch atomic.LoadUint32(p) {
+		case 0: // it was moved to make room for itself
+			return p
+		case was:
+			if atomic.CompareAndSwapUint32(to, 0, was) { // else a program was faster
+				atomic.StoreUint32(p, 0) // found by both meanwhile
+				return p
+			}
 		}
-		return p
 	}
 	return nil
 }
@@ -114,17 +119,22 @@ func (t *Table) reserve(k datapath.Key) (uint32, error) {
 	if _, there := t.slotOf(k); there {
 		return 0, ErrExists // closed, in quarantine
 	}
-	place := t.freePlace(t.hash(k), mostMoves)
-	if place == nil {
-		return 0, ErrFull
-	}
 	slot, ok := t.free.take()
 	if !ok {
 		return 0, ErrFull
 	}
+	place := t.freePlace(t.hash(k), mostMoves)
+	for ; place != nil; place = t.freePlace(t.hash(k), mostMoves) {
+		if atomic.CompareAndSwapUint32(place, 0, taken|slot) { // else a program was faster
+			break
+		}
+	}
+	if place == nil {
+		t.free.give(slot)
+		return 0, ErrFull
+	}
 	h := t.half(slot)
 	h.Key.Addrs, h.Key.Ports, h.Key.Side = k.Addrs, k.Ports, k.Side
-	*place = taken | slot
 	return slot, nil
 }
 
@@ -134,11 +144,16 @@ func (t *Table) show(slot uint32) {
 	atomic.StoreUint32(t.placeOf(slot, hash), tag(hash)|slot)
 }
 
-// empty frees a slot. Its place goes first.
-func (t *Table) empty(slot uint32) {
+// hide is the end of show.
+func (t *Table) hide(slot uint32) {
 	if p := t.placeOf(slot, t.hash(t.keyOf(slot))); p != nil {
 		atomic.StoreUint32(p, 0)
 	}
+}
+
+// empty frees a slot. Its place goes first.
+func (t *Table) empty(slot uint32) {
+	t.hide(slot)
 	*t.half(slot) = datapath.Half{}
 	if outers := t.outers[slot/datapath.PageSlots]; outers != nil {
 		outers[slot%datapath.PageSlots] = datapath.Outer{}

@@ -28,6 +28,8 @@ var (
 	ErrFull   = errors.New("the table is full")
 	ErrShare  = errors.New("the container has used up its share of the table")
 	ErrFamily = errors.New("the addresses are of different families")
+	ErrOther  = errors.New("the connection is another one")
+	ErrEnding = errors.New("the connection is ending")
 )
 
 // quarantine is how long a closed slot keeps its key. No program that has
@@ -69,6 +71,7 @@ type Table struct {
 
 	entries  entries
 	live     live
+	early    early
 	bySlot   []uint32 // number of the Conentry + 1 that a slot is one of, 0 for none
 	byTuple  tuples
 	perPort  map[int]int // entries in a container's share, discards included
@@ -111,6 +114,7 @@ func New(m datapath.Memory, o Options) (*Table, error) {
 		free:     newFree(len(m.Halves), o.PageSlots),
 		entries:  entries,
 		live:     newLive(),
+		early:    early{ports: make(map[int]*earlyPort)},
 		bySlot:   bySlot,
 		byTuple:  byTuple,
 		perPort:  make(map[int]int),
@@ -225,6 +229,10 @@ func (t *Table) publish(slot, twin uint32, from, to conntrack.Tuple) {
 	h.State = datapath.SlotOpen
 	t.show(slot)
 }
+
+// IsEmpty reports whether nothing can go express: there are no Conentries, nor slots that are
+// set aside for early ones.
+func (t *Table) IsEmpty() bool { return t.Len() == 0 && t.early.pairs == 0 }
 
 // Len returns how many Conentries there are, discards included.
 func (t *Table) Len() int { return t.live.conentries + len(t.live.discards) }

@@ -69,11 +69,18 @@ func (t *Table) Discard(port int, to [6]byte, tuple conntrack.Tuple, now time.Ti
 }
 
 // room returns an error if a container may have no further entry.
-func (t *Table) room(port int) error {
-	if t.Len() >= t.opts.Connections {
+func (t *Table) room(port int) error { return t.roomBeside(port, 0) }
+
+// roomBeside is room for the connection of so many of the container's pairs.
+func (t *Table) roomBeside(port, pairs int) error {
+	own := -pairs
+	if p := t.early.ports[port]; p != nil {
+		own += p.pairs
+	}
+	if t.Len()+t.early.pairs-pairs >= t.opts.Connections {
 		return ErrFull
 	}
-	if t.perPort[port] >= t.opts.PerContainer {
+	if t.perPort[port]+own >= t.opts.PerContainer {
 		return ErrShare
 	}
 	return nil

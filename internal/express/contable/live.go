@@ -7,13 +7,14 @@ import (
 	"github.com/scon-project/scon/internal/express/datapath"
 )
 
-// live is what MakeStale looks at: the Conentries by the ports of their two ends, and
-// the discards. The goroutine that the Table belongs to changes it with mu locked,
+// live is what MakeStale looks at: the Conentries by the ports of their two ends, the
+// discards, and the pairs of early Conentries. The goroutine that the Table belongs to changes it with mu locked,
 // and reads it without.
 type live struct {
 	mu         sync.Mutex
 	ports      map[int]*chain // all ports that are known to be containers'
 	discards   map[datapath.Key]*Discard
+	pairs      map[uint32]uint32 // of early Conentries: slot of what is received by that of what is sent
 	conentries int
 
 	second time.Time // that spent is about
@@ -31,7 +32,7 @@ type chain struct {
 type link struct{ next, before uint32 }
 
 func newLive() live {
-	return live{ports: make(map[int]*chain), discards: make(map[datapath.Key]*Discard)}
+	return live{ports: make(map[int]*chain), discards: make(map[datapath.Key]*Discard), pairs: make(map[uint32]uint32)}
 }
 
 // AddPort makes a container's port known, before there are Conentries of it.
@@ -149,6 +150,7 @@ func (l *live) clear() {
 	defer l.mu.Unlock()
 	clear(l.ports)
 	clear(l.discards)
+	clear(l.pairs)
 	l.conentries = 0
 }
 

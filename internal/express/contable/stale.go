@@ -37,7 +37,7 @@ func (t *Table) MakeStale(s changes.Scope) bool {
 	}
 	defer func() { l.spent += time.Since(begin) }()
 
-	if len(l.discards) > mostLookedAt {
+	if len(l.discards) > mostLookedAt || len(l.pairs) > 4*mostLookedAt || !t.withdrawEarly() {
 		return false
 	}
 	for _, d := range l.discards {

@@ -30,6 +30,8 @@ const (
 	deviceSpread  = 1 << 5
 	devicePaused  = 1 << 8
 	deviceJudged  = 1 << 9
+	deviceEarly   = 1 << 10
+	deviceOutside = 1 << 11
 )
 
 // counterSlots is which counters are in use. Its mutex also guards the table
@@ -95,7 +97,7 @@ func (d *Datapath) Track(ifindex int, how Delivery) error {
 		device = expressDevice{Ifindex: uint32(ifindex), Counters: number}
 	}
 	c.used[device.Counters] = ifindex
-	device.Flags &= devicePaused | deviceJudged | deviceSpread
+	device.Flags &= devicePaused | deviceJudged | deviceSpread | deviceEarly | deviceOutside
 	if how.Queue {
 		device.Flags |= deviceQueue
 	}
@@ -217,7 +219,7 @@ func (d *Datapath) adoptDevices() error {
 	defer unix.Munmap(b)
 	for place, device := range unsafe.Slice((*expressDevice)(unsafe.Pointer(&b[0])), n) {
 		if device.Ifindex != 0 {
-			device.Flags &^= devicePaused | deviceJudged // Track writes it
+			device.Flags &^= devicePaused | deviceJudged | deviceEarly | deviceOutside // Track writes it
 			d.devices[place] = device
 			d.counters.used[device.Counters] = int(device.Ifindex)
 		}
@@ -289,7 +291,7 @@ func (d *Datapath) RegularPackets() (map[int]uint64, error) {
 // Event is a message of the programs to the daemon.
 type Event struct {
 	// Closed means that a SYN, FIN or RST ended the connection of Slot. If
-	// neither Closed nor Progress is set, the connection of Key has become a
+	// none of Closed, Progress and Spares is set, the connection of Key has become a
 	// candidate for composing.
 	Closed bool
 	// Reset means that it was a RST. Stray means that the RST has a sequence
@@ -299,6 +301,8 @@ type Event struct {
 	// have advanced so much since the last such event that conntrack must
 	// forget the acknowledgements that it remembers.
 	Progress bool
+	// Spares means that half of what was set aside for a container is used up.
+	Spares bool
 
 	Slot uint32
 	Key  Key
@@ -362,6 +366,7 @@ func parseEvent(b []byte) (Event, error) {
 		Reset:    reset,
 		Stray:    e.Kind == expressEventKindEVENT_STRAY_RESET,
 		Progress: e.Kind == expressEventKindEVENT_PROGRESS,
+		Spares:   e.Kind == expressEventKindEVENT_SPARES,
 		Slot:     e.Slot,
 		Key:      Key{Addrs: e.Key.Addrs, Ports: e.Key.Ports, Side: e.Key.Side},
 	}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"math/bits"
 	"path/filepath"
+	"runtime"
 	"time"
 	"unsafe"
 
@@ -61,7 +62,7 @@ const DevSpread = deviceSpread
 
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 29
+const LayoutVersion = 30
 
 // Bucket is four places of halves; bpf/lib/maps.h documents it.
 type Bucket = expressBucket
@@ -138,6 +139,7 @@ type Datapath struct {
 	hooker   hooker
 	uplinks  uplinks
 	traced
+	early   *early // nil unless it is open
 	tick    time.Duration
 	adopted bool
 	frame   [minFrame]byte // of the heartbeat
@@ -311,12 +313,17 @@ func (d *Datapath) configure(spec *ebpf.CollectionSpec) error {
 	if features.HaveProgramHelper(ebpf.SchedCLS, asm.FnSkbGetXfrmState) != nil {
 		hasIPsec = 0 // a kernel without IPsec
 	}
+	ordered := uint32(0)
+	if runtime.GOARCH == "amd64" {
+		ordered = 1
+	}
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return fmt.Errorf("counting the CPUs: %w", err)
 	}
 	for name, value := range map[string]uint32{
 		expressVarHasIpsec:       hasIPsec,
+		expressVarOrderedLoads:   ordered,
 		expressVarIdBits:         uint32(16 - min(bits.Len(uint(cpus-1)), 16)),
 		expressVarAdmit:          d.opts.Admit,
 		expressVarAdmitAge:       uint32(admitAge / (d.tick << AgeShift(d.tick))),
@@ -419,7 +426,7 @@ func (d *Datapath) Beat() error {
 // harmless.
 func (d *Datapath) Close() error {
 	var errs []error
-	errs = append(errs, d.traced.close())
+	errs = append(errs, d.traced.close(), d.early.close())
 	if d.events != nil {
 		errs = append(errs, d.events.Close())
 	}

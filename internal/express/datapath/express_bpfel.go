@@ -59,6 +59,7 @@ const (
 	expressEventKindEVENT_RESET       expressEventKind = 3
 	expressEventKindEVENT_STRAY_RESET expressEventKind = 4
 	expressEventKindEVENT_PROGRESS    expressEventKind = 5
+	expressEventKindEVENT_SPARES      expressEventKind = 6
 )
 
 type expressHalf struct {
@@ -117,6 +118,19 @@ type expressOdd struct {
 	_       structs.HostLayout
 	Packets uint64
 	Until   [64]uint64
+}
+
+type expressOpening struct {
+	_         structs.HostLayout
+	Tracked   uint64
+	InMacs    uint64
+	InMacsEnd uint32
+	InDev     uint32
+	InMark    uint32
+	Probe     uint32
+	Withdrawn uint32
+	InTos     uint8
+	Pad       [3]uint8
 }
 
 type expressOuter struct {
@@ -191,7 +205,9 @@ type expressSettings struct {
 	TunnelPort   uint32
 	Layout       uint32
 	Heartbeat    uint64
-	Pad          [8]uint32
+	Early        uint32
+	Withdrawn    uint32
+	Pad          [6]uint32
 	LastProbe    uint32
 	LastOdd      uint32
 	LastTunneled uint32
@@ -216,10 +232,12 @@ const (
 	expressMapBuckets              = "buckets"
 	expressMapCandidates           = "candidates"
 	expressMapChunk                = "chunk"
+	expressMapComposers            = "composers"
 	expressMapConentries           = "conentries"
 	expressMapDevices              = "devices"
 	expressMapEvents               = "events"
 	expressMapOdd                  = "odd"
+	expressMapOpening              = "opening"
 	expressMapOuters               = "outers"
 	expressMapRegular              = "regular"
 	expressMapSent                 = "sent"
@@ -249,6 +267,7 @@ const (
 	expressVarHeartbeatTicks       = "heartbeat_ticks"
 	expressVarIdBits               = "id_bits"
 	expressVarLeasePackets         = "lease_packets"
+	expressVarOrderedLoads         = "ordered_loads"
 	expressVarShared               = "shared"
 )
 
@@ -314,10 +333,12 @@ type expressMapSpecs struct {
 	Buckets    *ebpf.MapSpec `ebpf:"buckets"`
 	Candidates *ebpf.MapSpec `ebpf:"candidates"`
 	Chunk      *ebpf.MapSpec `ebpf:"chunk"`
+	Composers  *ebpf.MapSpec `ebpf:"composers"`
 	Conentries *ebpf.MapSpec `ebpf:"conentries"`
 	Devices    *ebpf.MapSpec `ebpf:"devices"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Odd        *ebpf.MapSpec `ebpf:"odd"`
+	Opening    *ebpf.MapSpec `ebpf:"opening"`
 	Outers     *ebpf.MapSpec `ebpf:"outers"`
 	Regular    *ebpf.MapSpec `ebpf:"regular"`
 	Sent       *ebpf.MapSpec `ebpf:"sent"`
@@ -342,6 +363,7 @@ type expressVariableSpecs struct {
 	HeartbeatTicks *ebpf.VariableSpec `ebpf:"heartbeat_ticks"`
 	IdBits         *ebpf.VariableSpec `ebpf:"id_bits"`
 	LeasePackets   *ebpf.VariableSpec `ebpf:"lease_packets"`
+	OrderedLoads   *ebpf.VariableSpec `ebpf:"ordered_loads"`
 	Shared         *ebpf.VariableSpec `ebpf:"shared"`
 }
 
@@ -368,10 +390,12 @@ type expressMaps struct {
 	Buckets    *ebpf.Map `ebpf:"buckets"`
 	Candidates *ebpf.Map `ebpf:"candidates"`
 	Chunk      *ebpf.Map `ebpf:"chunk"`
+	Composers  *ebpf.Map `ebpf:"composers"`
 	Conentries *ebpf.Map `ebpf:"conentries"`
 	Devices    *ebpf.Map `ebpf:"devices"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Odd        *ebpf.Map `ebpf:"odd"`
+	Opening    *ebpf.Map `ebpf:"opening"`
 	Outers     *ebpf.Map `ebpf:"outers"`
 	Regular    *ebpf.Map `ebpf:"regular"`
 	Sent       *ebpf.Map `ebpf:"sent"`
@@ -382,10 +406,12 @@ func (m *expressMaps) Close() error {
 		m.Buckets,
 		m.Candidates,
 		m.Chunk,
+		m.Composers,
 		m.Conentries,
 		m.Devices,
 		m.Events,
 		m.Odd,
+		m.Opening,
 		m.Outers,
 		m.Regular,
 		m.Sent,
@@ -411,6 +437,7 @@ type expressVariables struct {
 	HeartbeatTicks *ebpf.Variable `ebpf:"heartbeat_ticks"`
 	IdBits         *ebpf.Variable `ebpf:"id_bits"`
 	LeasePackets   *ebpf.Variable `ebpf:"lease_packets"`
+	OrderedLoads   *ebpf.Variable `ebpf:"ordered_loads"`
 	Shared         *ebpf.Variable `ebpf:"shared"`
 }
 

@@ -29,29 +29,14 @@ type traced struct {
 
 // trace loads the programs that the kernel supports.
 func (d *Datapath) trace() {
-	spec, err := loadTraced()
-	if err == nil {
-		err = d.configure(spec)
-	}
-	if err == nil {
-		err = setMachine(spec)
-	}
-	types := btf.NewCache()
-	var kernel *btf.Spec
-	if err == nil {
-		kernel, err = types.Kernel()
-	}
+	spec, o, types, err := d.tracedSpec()
 	if err != nil {
-		err = fmt.Errorf("reading the kernel's types: %w", err)
 		d.traced = traced{noDrops: err, noEnds: err}
 		return
 	}
 	var drops struct {
 		Program *ebpf.Program `ebpf:"scon_dropped"`
 	}
-	// Read only the kernel's own types here. Those of its modules need more memory
-	// than a small guest has.
-	o := ebpf.ProgramOptions{KernelTypes: kernel}
 	d.drops, d.noDrops = d.attachTraced(spec, types, o, &drops, func() (link.Link, error) {
 		defer drops.Program.Close()
 		return link.AttachTracing(link.TracingOptions{Program: drops.Program})
@@ -76,6 +61,27 @@ func (d *Datapath) trace() {
 		defer ends.Program.Close()
 		return link.Kprobe("nf_ct_delete", ends.Program, nil)
 	})
+}
+
+// tracedSpec reads the object of the programs that read the kernel's own structs, and the
+// kernel's types.
+func (d *Datapath) tracedSpec() (spec *ebpf.CollectionSpec, o ebpf.ProgramOptions, types *btf.Cache, err error) {
+	types = btf.NewCache()
+	if spec, err = loadTraced(); err == nil {
+		err = d.configure(spec)
+	}
+	if err == nil {
+		err = setMachine(spec)
+	}
+	if err == nil {
+		// Only the kernel's own types. Those of its modules need more memory than a small
+		// guest has.
+		o.KernelTypes, err = types.Kernel()
+	}
+	if err != nil {
+		err = fmt.Errorf("reading the kernel's types: %w", err)
+	}
+	return spec, o, types, err
 }
 
 // setMachine tells the programs the namespace of the calling thread, and the architecture.

@@ -8,9 +8,19 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"structs"
 
 	"github.com/cilium/ebpf"
 )
+
+type tracedSpareSlots struct {
+	_     structs.HostLayout
+	Given uint32
+	Taken uint32
+	Half  uint32
+	Pad   uint32
+	Slots [256]uint32
+}
 
 // Names of all BPF objects in the ELF.
 //
@@ -19,16 +29,20 @@ const (
 	tracedMapBuckets            = "buckets"
 	tracedMapCandidates         = "candidates"
 	tracedMapChunk              = "chunk"
+	tracedMapComposers          = "composers"
 	tracedMapConentries         = "conentries"
 	tracedMapDevices            = "devices"
 	tracedMapEvents             = "events"
 	tracedMapOdd                = "odd"
+	tracedMapOpening            = "opening"
 	tracedMapOuters             = "outers"
 	tracedMapRegular            = "regular"
 	tracedMapSent               = "sent"
+	tracedMapSpares             = "spares"
 	tracedProgSconCtDelete      = "scon_ct_delete"
 	tracedProgSconCtDeleteProbe = "scon_ct_delete_probe"
 	tracedProgSconDropped       = "scon_dropped"
+	tracedProgSconEarly         = "scon_early"
 	tracedVarAdmit              = "admit"
 	tracedVarAdmitAge           = "admit_age"
 	tracedVarAgeShift           = "age_shift"
@@ -39,6 +53,7 @@ const (
 	tracedVarExportedHalf       = "exported_half"
 	tracedVarExportedOuter      = "exported_outer"
 	tracedVarExportedReason     = "exported_reason"
+	tracedVarExportedSpares     = "exported_spares"
 	tracedVarExportedState      = "exported_state"
 	tracedVarHasIpsec           = "has_ipsec"
 	tracedVarHeartbeatTicks     = "heartbeat_ticks"
@@ -46,6 +61,7 @@ const (
 	tracedVarIsArm64            = "is_arm64"
 	tracedVarLeasePackets       = "lease_packets"
 	tracedVarNetns              = "netns"
+	tracedVarOrderedLoads       = "ordered_loads"
 	tracedVarShared             = "shared"
 )
 
@@ -94,6 +110,7 @@ type tracedProgramSpecs struct {
 	SconCtDelete      *ebpf.ProgramSpec `ebpf:"scon_ct_delete"`
 	SconCtDeleteProbe *ebpf.ProgramSpec `ebpf:"scon_ct_delete_probe"`
 	SconDropped       *ebpf.ProgramSpec `ebpf:"scon_dropped"`
+	SconEarly         *ebpf.ProgramSpec `ebpf:"scon_early"`
 }
 
 // tracedMapSpecs contains maps before they are loaded into the kernel.
@@ -103,13 +120,16 @@ type tracedMapSpecs struct {
 	Buckets    *ebpf.MapSpec `ebpf:"buckets"`
 	Candidates *ebpf.MapSpec `ebpf:"candidates"`
 	Chunk      *ebpf.MapSpec `ebpf:"chunk"`
+	Composers  *ebpf.MapSpec `ebpf:"composers"`
 	Conentries *ebpf.MapSpec `ebpf:"conentries"`
 	Devices    *ebpf.MapSpec `ebpf:"devices"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Odd        *ebpf.MapSpec `ebpf:"odd"`
+	Opening    *ebpf.MapSpec `ebpf:"opening"`
 	Outers     *ebpf.MapSpec `ebpf:"outers"`
 	Regular    *ebpf.MapSpec `ebpf:"regular"`
 	Sent       *ebpf.MapSpec `ebpf:"sent"`
+	Spares     *ebpf.MapSpec `ebpf:"spares"`
 }
 
 // tracedVariableSpecs contains global variables before they are loaded into the kernel.
@@ -126,6 +146,7 @@ type tracedVariableSpecs struct {
 	ExportedHalf   *ebpf.VariableSpec `ebpf:"exported_half"`
 	ExportedOuter  *ebpf.VariableSpec `ebpf:"exported_outer"`
 	ExportedReason *ebpf.VariableSpec `ebpf:"exported_reason"`
+	ExportedSpares *ebpf.VariableSpec `ebpf:"exported_spares"`
 	ExportedState  *ebpf.VariableSpec `ebpf:"exported_state"`
 	HasIpsec       *ebpf.VariableSpec `ebpf:"has_ipsec"`
 	HeartbeatTicks *ebpf.VariableSpec `ebpf:"heartbeat_ticks"`
@@ -133,6 +154,7 @@ type tracedVariableSpecs struct {
 	IsArm64        *ebpf.VariableSpec `ebpf:"is_arm64"`
 	LeasePackets   *ebpf.VariableSpec `ebpf:"lease_packets"`
 	Netns          *ebpf.VariableSpec `ebpf:"netns"`
+	OrderedLoads   *ebpf.VariableSpec `ebpf:"ordered_loads"`
 	Shared         *ebpf.VariableSpec `ebpf:"shared"`
 }
 
@@ -159,13 +181,16 @@ type tracedMaps struct {
 	Buckets    *ebpf.Map `ebpf:"buckets"`
 	Candidates *ebpf.Map `ebpf:"candidates"`
 	Chunk      *ebpf.Map `ebpf:"chunk"`
+	Composers  *ebpf.Map `ebpf:"composers"`
 	Conentries *ebpf.Map `ebpf:"conentries"`
 	Devices    *ebpf.Map `ebpf:"devices"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Odd        *ebpf.Map `ebpf:"odd"`
+	Opening    *ebpf.Map `ebpf:"opening"`
 	Outers     *ebpf.Map `ebpf:"outers"`
 	Regular    *ebpf.Map `ebpf:"regular"`
 	Sent       *ebpf.Map `ebpf:"sent"`
+	Spares     *ebpf.Map `ebpf:"spares"`
 }
 
 func (m *tracedMaps) Close() error {
@@ -173,13 +198,16 @@ func (m *tracedMaps) Close() error {
 		m.Buckets,
 		m.Candidates,
 		m.Chunk,
+		m.Composers,
 		m.Conentries,
 		m.Devices,
 		m.Events,
 		m.Odd,
+		m.Opening,
 		m.Outers,
 		m.Regular,
 		m.Sent,
+		m.Spares,
 	)
 }
 
@@ -197,6 +225,7 @@ type tracedVariables struct {
 	ExportedHalf   *ebpf.Variable `ebpf:"exported_half"`
 	ExportedOuter  *ebpf.Variable `ebpf:"exported_outer"`
 	ExportedReason *ebpf.Variable `ebpf:"exported_reason"`
+	ExportedSpares *ebpf.Variable `ebpf:"exported_spares"`
 	ExportedState  *ebpf.Variable `ebpf:"exported_state"`
 	HasIpsec       *ebpf.Variable `ebpf:"has_ipsec"`
 	HeartbeatTicks *ebpf.Variable `ebpf:"heartbeat_ticks"`
@@ -204,6 +233,7 @@ type tracedVariables struct {
 	IsArm64        *ebpf.Variable `ebpf:"is_arm64"`
 	LeasePackets   *ebpf.Variable `ebpf:"lease_packets"`
 	Netns          *ebpf.Variable `ebpf:"netns"`
+	OrderedLoads   *ebpf.Variable `ebpf:"ordered_loads"`
 	Shared         *ebpf.Variable `ebpf:"shared"`
 }
 
@@ -214,6 +244,7 @@ type tracedPrograms struct {
 	SconCtDelete      *ebpf.Program `ebpf:"scon_ct_delete"`
 	SconCtDeleteProbe *ebpf.Program `ebpf:"scon_ct_delete_probe"`
 	SconDropped       *ebpf.Program `ebpf:"scon_dropped"`
+	SconEarly         *ebpf.Program `ebpf:"scon_early"`
 }
 
 func (p *tracedPrograms) Close() error {
@@ -221,6 +252,7 @@ func (p *tracedPrograms) Close() error {
 		p.SconCtDelete,
 		p.SconCtDeleteProbe,
 		p.SconDropped,
+		p.SconEarly,
 	)
 }
 

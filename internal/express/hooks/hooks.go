@@ -456,6 +456,28 @@ func (h *Hooks) Ports() map[int]*Port { return h.ports }
 // Uplinks are the hooked uplinks by ifindex. The caller must not change the map.
 func (h *Hooks) Uplinks() map[int]discover.Uplink { return h.uplinks }
 
+// EarlyPorts lists the hooked ports of containers, and EarlyUplinks the hooked uplinks, between
+// which programs may compose connections: those that IP joins, without a tunnel, and where
+// packets of discover.Wide bytes pass.
+func (h *Hooks) EarlyPorts() (all []int) {
+	for index, p := range h.ports {
+		if p.Wide && p.delivery.longest >= discover.Wide {
+			all = append(all, index)
+		}
+	}
+	return all
+}
+
+// EarlyUplinks: see EarlyPorts.
+func (h *Hooks) EarlyUplinks() (all []int) {
+	for index, u := range h.uplinks {
+		if u.Wide && !u.Bare() && u.Bridge.Index == 0 && u.TunnelPort == 0 {
+			all = append(all, index)
+		}
+	}
+	return all
+}
+
 // Unhooked lists devices that should be hooked, but could not be at the last scan.
 func (h *Hooks) Unhooked() []discover.Skipped { return h.unhooked }
 

@@ -1,0 +1,425 @@
+package express_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/scon-project/scon/internal/config"
+	"github.com/scon-project/scon/internal/express/conntrack"
+	"github.com/scon-project/scon/test/bed/lab"
+	"github.com/scon-project/scon/test/bed/scontest"
+)
+
+// families are the directions of scontest.Directions, over IPv4 and IPv6.
+var families = map[string]func(b *scontest.Bed, proto string, n int) *scontest.Connection{
+	"outgoing": (*scontest.Bed).Outgoing, "outgoing, IPv6": (*scontest.Bed).Outgoing6,
+	"incoming": (*scontest.Bed).Incoming, "incoming, IPv6": (*scontest.Bed).Incoming6,
+}
+
+// newLiberal builds a lab in which conntrack accepts TCP whatever its sequence numbers, and
+// waits until programs compose connections.
+func newLiberal(t *testing.T, l scontest.Layout) *scontest.Bed {
+	t.Helper()
+	l.IPv6 = true
+	b := scontest.NewExpress(t, l)
+	setLiberal(b, 1)
+	scontest.Eventually(t, "short connections go express", func() error {
+		c := b.Outgoing("tcp", 1)
+		c.MustPing(1)
+		finish(c)
+		return wantExpress(b, 3)
+	})
+	return b
+}
+
+func setLiberal(b *scontest.Bed, value int) {
+	b.Sh(lab.Device, fmt.Sprintf("sysctl -qw net.netfilter.nf_conntrack_tcp_be_liberal=%d", value))
+}
+
+// wantLiberal fails unless conntrack's setting has a value.
+func wantLiberal(b *scontest.Bed, value string) {
+	b.T.Helper()
+	scontest.Eventually(b.T, "nf_conntrack_tcp_be_liberal is "+value, func() error {
+		if is := strings.TrimSpace(b.Sh(lab.Device, "sysctl -n net.netfilter.nf_conntrack_tcp_be_liberal")); is != value {
+			return fmt.Errorf("it is %s", is)
+		}
+		return nil
+	})
+}
+
+// wantExpress waits until packets are counted, and fails unless so many went express.
+func wantExpress(b *scontest.Bed, packets uint64) error {
+	time.Sleep(400 * time.Millisecond) // two heartbeats
+	if n := b.Status().Totals.ExpressPackets; n < packets {
+		return fmt.Errorf("%d packets went express, not %d", n, packets)
+	}
+	return nil
+}
+
+// finish ends a connection as a client does that was answered.
+func finish(c *scontest.Connection) {
+	c.B.T.Helper()
+	for _, e := range c.Ends() {
+		if err := scontest.CloseWrite(e[0]); err != nil {
+			c.B.T.Fatal(err)
+		}
+		scontest.WantEnd(c.B.T, e[1], io.EOF)
+	}
+	c.Close()
+}
+
+// A connection of one request goes express from its fifth packet on, its end included, and
+// conntrack has the end soon after.
+func TestShort(t *testing.T) {
+	t.Parallel()
+	b := newLiberal(t, scontest.Layout{})
+	for name, connect := range families {
+		t.Run(name, func(t *testing.T) {
+			b := b.In(t)
+			short := func(n int) (all []*scontest.Connection) {
+				for range n {
+					c := connect(b, "tcp", 1)
+					c.MustPing(1)
+					finish(c)
+					all = append(all, c)
+				}
+				return all
+			}
+			short(50) // until slots enough are set aside
+			time.Sleep(400 * time.Millisecond)
+			before := b.Status().Totals.ExpressPackets
+			all := short(20)
+			for _, c := range all {
+				wantState(c, stateTimeWait, stateTimeWait)
+			}
+			if err := wantExpress(b, before+20*7); err != nil {
+				t.Error(err)
+			}
+			b.WantNoInvalid()
+		})
+	}
+}
+
+// A connection that lasts becomes a Conentry like others, without a packet that notices.
+func TestShortLasts(t *testing.T) {
+	t.Parallel()
+	b := newLiberal(t, scontest.Layout{})
+	for name, connect := range families {
+		t.Run(name, func(t *testing.T) {
+			b := b.In(t)
+			c := connect(b, "tcp", 1)
+			c.MustPing(2)
+			scontest.Eventually(t, "the connection has a Conentry", func() error {
+				_, err := c.Flow()
+				return err
+			})
+			c.Exchange(1 << 20)
+			setLiberal(b, 0)
+			time.Sleep(time.Second)
+			c.Exchange(1 << 20)
+			finish(c)
+			wantState(c, stateTimeWait, stateTimeWait)
+			b.WantNoInvalid()
+			setLiberal(b, 1)
+		})
+	}
+}
+
+// One end has sent its last data, express; the other one goes on for long.
+func TestShortHalfClosed(t *testing.T) {
+	t.Parallel()
+	b := newLiberal(t, scontest.Layout{})
+	for name, connect := range families {
+		t.Run(name, func(t *testing.T) {
+			c := connect(b.In(t), "tcp", 1)
+			c.MustPing(2)
+			if err := scontest.CloseWrite(c.Client); err != nil {
+				t.Fatal(err)
+			}
+			scontest.WantEnd(t, c.Server, io.EOF)
+			wantState(c, conntrack.TCPCloseWait, conntrack.TCPCloseWait)
+			if _, err := scontest.TransferStream(c.Server, c.Client, 4<<20, 1); err != nil {
+				t.Fatal(err)
+			}
+			if err := scontest.CloseWrite(c.Server); err != nil {
+				t.Fatal(err)
+			}
+			scontest.WantEnd(t, c.Client, io.EOF)
+			wantState(c, stateTimeWait, stateTimeWait)
+		})
+	}
+	b.WantNoInvalid()
+}
+
+// A reset ends a connection as without SCON.
+func TestShortReset(t *testing.T) {
+	t.Parallel()
+	b := newLiberal(t, scontest.Layout{})
+	for name, connect := range families {
+		for pings := range 3 {
+			t.Run(fmt.Sprintf("%s, after %d requests", name, pings), func(t *testing.T) {
+				c := connect(b.In(t), "tcp", 1)
+				c.MustPing(pings)
+				if err := scontest.Reset(c.Client); err != nil {
+					t.Fatal(err)
+				}
+				scontest.WantEnd(t, c.Server, syscall.ECONNRESET)
+				wantState(c, conntrack.TCPClosed, conntrack.TCPClosed)
+			})
+		}
+	}
+	b.WantNoInvalid()
+}
+
+// Of connections that come faster than slots are set aside, some stay regular, and conntrack
+// hears of the end of each.
+func TestShortMany(t *testing.T) {
+	t.Parallel()
+	b := newLiberal(t, scontest.Layout{Config: func(c *config.Config) { c.Connections = 1 << 14 }})
+	var l net.Listener
+	if err := b.Do(lab.Edge, func() (err error) { l, err = net.Listen("tcp4", ":7000"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go answerOnce(c)
+		}
+	}()
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			err := b.Do(lab.Container(1), func() (err error) {
+				for range 1000 {
+					err = errors.Join(err, askOnce(lab.EdgeAddr.String()+":7000"))
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	clients.Wait()
+	scontest.Eventually(t, "conntrack has the end of all connections", func() error {
+		if n := strings.Count(b.Sh(lab.Device, "conntrack -L -p tcp --state ESTABLISHED"), "ESTABLISHED"); n > 0 {
+			return fmt.Errorf("it takes %d for established", n)
+		}
+		return nil
+	})
+	b.WantNoInvalid()
+}
+
+// answerOnce answers one request, and closes the connection after its client has.
+func answerOnce(c net.Conn) {
+	defer c.Close()
+	var request [64]byte
+	if n, err := c.Read(request[:]); err == nil {
+		_, _ = c.Write(request[:n])
+		_, _ = c.Read(request[:])
+	}
+}
+
+// askOnce sends a request over a connection of its own, and waits for the answer.
+func askOnce(addr string) error {
+	c, err := net.DialTimeout("tcp4", addr, scontest.Patience)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	err = c.SetDeadline(time.Now().Add(scontest.Patience))
+	var b [64]byte
+	if err == nil {
+		_, err = c.Write(b[:])
+	}
+	if err == nil {
+		_, err = io.ReadFull(c, b[:])
+	}
+	return err
+}
+
+// Each connection that begins with the addresses and ports of one that has just ended is a new
+// one for the rules.
+func TestShortPortReuse(t *testing.T) {
+	t.Parallel()
+	b := newLiberal(t, scontest.Layout{})
+	b.Sh(lab.Device, `nft add counter ip invalid new
+		nft add rule ip invalid forward tcp dport 7777 ct state new counter name new`)
+	const times = 5
+	for range times {
+		c := b.ConnectTo("tcp", lab.Container(1), lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, 7777), 7777, 40000)
+		c.MustPing(1)
+		// The server's end waits: the client may use its port again at once.
+		for _, e := range [...]int{1, 0} {
+			ends := c.Ends()[e]
+			if err := scontest.CloseWrite(ends[0]); err != nil {
+				t.Fatal(err)
+			}
+			scontest.WantEnd(t, ends[1], io.EOF)
+		}
+		c.Close()
+	}
+	out := b.Sh(lab.Device, "nft list counter ip invalid new")
+	if m := regexp.MustCompile(`packets (\d+)`).FindStringSubmatch(out); m == nil || m[1] != strconv.Itoa(times) {
+		t.Errorf("%d connections began with the same ports, and the rules have seen: %s", times, out)
+	}
+	b.WantNoInvalid()
+}
+
+// Connections that went express go on when the daemon is killed, and its successor knows
+// those that have ended.
+func TestShortKilled(t *testing.T) {
+	t.Parallel()
+	b := newLiberal(t, scontest.Layout{})
+	var lasting, ended []*scontest.Connection
+	for i := range 40 {
+		connect := [...]func(*scontest.Bed, string, int) *scontest.Connection{(*scontest.Bed).Outgoing, (*scontest.Bed).Incoming}[i%2]
+		c := connect(b, "tcp", 1)
+		c.MustPing(2)
+		if i%4 < 2 {
+			lasting = append(lasting, c)
+			continue
+		}
+		finish(c)
+		ended = append(ended, c)
+	}
+	b.Daemon.Kill()
+	for _, c := range lasting {
+		c.MustPing(1)
+	}
+	time.Sleep(1500 * time.Millisecond) // the programs are inert
+	for _, c := range lasting {
+		c.MustPing(1)
+	}
+	b.Up()
+	for _, c := range lasting {
+		c.MustPing(4)
+		finish(c)
+		wantState(c, stateTimeWait, stateTimeWait)
+	}
+	for _, c := range ended {
+		wantState(c, stateTimeWait, stateTimeWait)
+	}
+	b.WantNoInvalid()
+}
+
+// Where conntrack begins to judge sequence numbers again, those of connections that went
+// express stay out of it.
+func TestShortStrictAgain(t *testing.T) {
+	t.Parallel()
+	b := newLiberal(t, scontest.Layout{})
+	var all []*scontest.Connection
+	for range 10 {
+		for _, connect := range families {
+			c := connect(b, "tcp", 1)
+			c.MustPing(2)
+			all = append(all, c)
+		}
+	}
+	time.Sleep(1500 * time.Millisecond)
+	setLiberal(b, 0)
+	time.Sleep(time.Second)
+	for _, c := range all {
+		c.Exchange(1 << 16)
+		finish(c)
+		wantState(c, stateTimeWait, stateTimeWait)
+	}
+	b.WantNoInvalid()
+}
+
+// A rule that judges single packets keeps the next short connections regular, and one that
+// drops a connection ends what goes express of it.
+func TestShortRules(t *testing.T) {
+	t.Parallel()
+	b := newLiberal(t, scontest.Layout{})
+	c := b.Outgoing("tcp", 1)
+	c.MustPing(2)
+	b.Sh(lab.Device, fmt.Sprintf("nft insert rule ip invalid forward tcp sport %d drop", c.Port()))
+	if _, err := c.Client.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Server.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := c.Server.Read(make([]byte, 1)); n != 0 {
+		t.Error("a packet passed that a rule drops")
+	}
+	b.Sh(lab.Device, "nft add rule ip invalid forward tcp flags fin meta mark set 7")
+	time.Sleep(time.Second) // until those of the connection before are counted
+	before := b.Status().Totals.ExpressPackets
+	c = b.Outgoing("tcp", 1)
+	c.MustPing(1)
+	finish(c)
+	time.Sleep(400 * time.Millisecond)
+	if n := b.Status().Totals.ExpressPackets - before; n != 0 {
+		t.Errorf("%d packets went express that a rule judges", n)
+	}
+}
+
+// The setting has conntrack accept TCP whatever its sequence numbers until the daemon ends, also
+// if an earlier one has set it and was killed. A value of somebody else stays.
+func TestShortSetting(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{Config: func(c *config.Config) { c.ShortConnections = true }})
+	wantLiberal(b, "0")
+	b.Up()
+	wantLiberal(b, "1")
+	b.Daemon.Kill()
+	b.Up()
+	b.Daemon.Down()
+	wantLiberal(b, "0")
+	b.Up()
+	wantLiberal(b, "1")
+	c := b.Outgoing("tcp", 1)
+	c.Exchange(1 << 20) // conntrack sees a few of its packets
+	b.Daemon.Kill()
+	if err := b.Clean(); err != nil {
+		t.Fatal(err)
+	}
+	wantLiberal(b, "0")
+	c.Exchange(1 << 20)
+	b.WantNoInvalid()
+	b.Up()
+	wantLiberal(b, "1")
+	b.Daemon.Kill()
+	b.Config.ShortConnections = false
+	b.Up()
+	wantLiberal(b, "0")
+	setLiberal(b, 1)
+	b.Daemon.Down()
+	wantLiberal(b, "1")
+}
+
+// Conntrack's table is flushed: connections go on as without SCON.
+func TestShortDeleted(t *testing.T) {
+	t.Parallel()
+	b := newLiberal(t, scontest.Layout{})
+	for name, connect := range scontest.Directions {
+		t.Run(name, func(t *testing.T) {
+			c := connect(b.In(t), "tcp", 1)
+			c.MustPing(2)
+			time.Sleep(50 * time.Millisecond) // no acknowledgement is delayed any more
+			before := b.Status().Totals.ExpressPackets
+			b.Sh(lab.Device, "conntrack -F")
+			c.MustPing(1)
+			time.Sleep(400 * time.Millisecond)
+			if b.Status().Totals.ExpressPackets > before+8 {
+				t.Error("packets went express without a connection in conntrack")
+			}
+		})
+	}
+}
