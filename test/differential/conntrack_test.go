@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -28,6 +29,9 @@ func (w *world) connections(k chance) (table []string, chosen bool, err error) {
 		if k.reset[c.Orig.Src.Port()] || k.reset[c.Orig.Dst.Port()] {
 			c.TCPState = 0
 		}
+		if k.ends && c.TCPState > conntrack.TCPEstablished && c.TCPState < conntrack.TCPTimeWait {
+			c.TCPState = conntrack.TCPTimeWait
+		}
 		for _, end := range []*netip.AddrPort{&c.Orig.Src, &c.Orig.Dst, &c.Reply.Src, &c.Reply.Dst} {
 			if !k.ports[end.Port()] {
 				chosen = true
@@ -39,8 +43,20 @@ func (w *world) connections(k chance) (table []string, chosen bool, err error) {
 	return slices.Sorted(maps.Keys(all)), chosen, err
 }
 
+// patience is how long conntrack may not have been told of the end of a short connection.
+const patience = 3 * time.Second
+
 // compareConntrack compares the conntrack tables after a case.
-func (p *pair) compareConntrack(k chance) (*difference, error) {
+func (p *pair) compareConntrack(k chance) (d *difference, err error) {
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		d, err = p.compareTables(k)
+		if d == nil || err != nil || !k.ends || time.Now().After(end) {
+			return d, err
+		}
+	}
+}
+
+func (p *pair) compareTables(k chance) (*difference, error) {
 	plain, chosen, err := p.plain.connections(k)
 	if err != nil {
 		return nil, err
@@ -50,7 +66,7 @@ func (p *pair) compareConntrack(k chance) (*difference, error) {
 		return nil, err
 	}
 	if k.ports != nil && (chosen || also) { // perhaps one that the case also has, as in alike
-		return p.compareConntrack(chance{reset: k.reset})
+		return p.compareTables(chance{reset: k.reset, ends: k.ends})
 	}
 	return &difference{what: fmt.Sprintf("conntrack's table\nwithout SCON: %q\nwith SCON: %q", plain, scon)}, nil
 }

@@ -12,6 +12,7 @@ import (
 type chance struct {
 	ports map[uint16]bool // ports of the case; the kernel chose all others
 	reset map[uint16]bool // client ports of connections that were reset
+	ends  bool            // conntrack may be told late of which ends have sent their last data
 }
 
 var portInRule = regexp.MustCompile(`(?:port |:)(\d+)`)
@@ -36,7 +37,7 @@ func chanceIn(c *Case) chance {
 			}
 		}
 	}
-	return chance{ports, reset}
+	return chance{ports, reset, c.Liberal}
 }
 
 // alike reports whether two packets differ in random values only.
