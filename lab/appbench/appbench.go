@@ -5,7 +5,7 @@
 //     own. One image runs in two containers: behind a bridge with a published port, and
 //     with --network host. Both have the same file system and seccomp filter.
 //  2. Mode native asks the second container, the others the first: plain, with a flowtable
-//     where the kernel has it, and with SCON's daemon.
+//     where the kernel has it, with SCON's daemon, and with that where conntrack is liberal.
 //  3. wrk runs at the edge, for each step in turn, on the CPU of nginx: on one CPU
 //     requests are repeatable to a few percent, on two they are not.
 package appbench
@@ -52,7 +52,7 @@ func Experiment() bench.Experiment {
 	e := bench.Experiment{
 		Name:   "app",
 		Short:  "requests that nginx in a container of a real Docker answers: kept connections, short ones, and files of 1 MB",
-		Modes:  []bench.Mode{bench.Native, bench.Container, bench.Flowtable, bench.Express},
+		Modes:  []bench.Mode{bench.Native, bench.Container, bench.Flowtable, bench.Express, bench.ExpressShort},
 		Rounds: 14,
 	}
 	for _, l := range loads {

@@ -27,6 +27,7 @@ type bed struct {
 	peers      map[string]*peer.Peer // by node
 	daemon     *daemon               // nil in other modes
 	flowtable  bool                  // whether the flowtable is loaded
+	liberal    bool                  // whether conntrack is
 	serverNode string                // node of the servers
 	server     netip.Addr            // address that the servers listen on
 	reach      netip.Addr            // address that clients connect to, if it differs from server
@@ -136,7 +137,8 @@ func (b *bed) distance() (Distance, error) {
 }
 
 // ready prepares the bed for a mode: conntrack is empty, SCON is attached only in
-// Express, and a flowtable is loaded only in Flowtable.
+// Express, a flowtable is loaded only in Flowtable, and conntrack is liberal only in
+// ExpressShort.
 func (b *bed) ready(ctx context.Context, mode Mode) error {
 	if err := b.lab.Do(lab.Device, ForgetConnections); err != nil {
 		return err
@@ -151,6 +153,12 @@ func (b *bed) ready(ctx context.Context, mode Mode) error {
 	if !mode.express {
 		return nil
 	}
+	if mode.short {
+		b.liberal = true
+		if err := b.lab.Do(lab.Device, func() error { return SetLiberal(true) }); err != nil {
+			return err
+		}
+	}
 	port := b.ports[0]
 	if mode.netkit {
 		port = lab.Port(2)
@@ -160,6 +168,7 @@ func (b *bed) ready(ctx context.Context, mode Mode) error {
 		return err
 	}
 	b.daemon = d
+	mode.Settle()
 	return nil
 }
 
@@ -168,12 +177,20 @@ func (b *bed) clear() error {
 		b.flowtable = false
 		return b.lab.Do(lab.Device, func() error { return unloadFlowtable(b.server) })
 	}
-	if b.daemon == nil {
-		return nil
+	var err error
+	if b.daemon != nil {
+		err = b.daemon.stop()
+		b.daemon = nil
 	}
-	err := b.daemon.stop()
-	b.daemon = nil
+	if b.liberal {
+		b.liberal = false
+		err = errors.Join(err, b.lab.Do(lab.Device, func() error { return SetLiberal(false) }))
+	}
 	return err
+}
+
+func (b *bed) meters() meters {
+	return meters{lab: b.lab, wire: b.wire, daemon: b.daemon, byBridge: b.byBridge}
 }
 
 // take runs a step's traffic and checks which path the packets took.
@@ -190,7 +207,7 @@ func (b *bed) take(ctx context.Context, mode Mode, step Step) (s Sample, err err
 		spec.DriverCPU = b.secondCPU
 	}
 
-	meters := meters{lab: b.lab, wire: b.wire, daemon: b.daemon, byBridge: b.byBridge}
+	meters := b.meters()
 	if step.Softirq {
 		if meters.softirq, err = openSoftirqMeter(); err != nil {
 			return Sample{}, err
@@ -205,6 +222,7 @@ func (b *bed) take(ctx context.Context, mode Mode, step Step) (s Sample, err err
 	if err != nil {
 		return Sample{}, err
 	}
+	mode.Settle()
 	after, err := meters.read()
 	if err != nil {
 		return Sample{}, err

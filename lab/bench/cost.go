@@ -23,7 +23,7 @@ const (
 var Cost = Experiment{
 	Name:    "cost",
 	Short:   "instructions per message in a guest whose clock counts them",
-	Modes:   []Mode{Native, Container, Flowtable, Express, Netkit},
+	Modes:   []Mode{Native, Container, Flowtable, Express, ExpressShort, Netkit},
 	Rounds:  3,
 	Counted: true,
 	Steps: []Step{
@@ -89,7 +89,7 @@ func Count(ctx context.Context, e Experiment, o Options) (*Result, error) {
 func (b countingBed) take(_ context.Context, mode Mode, step Step) (Sample, error) {
 	spec := step.Spec
 	spec.Address, spec.Reach = netip.AddrPortFrom(b.server, 0), b.reach
-	meters := meters{lab: b.lab, wire: b.wire, daemon: b.daemon, byBridge: b.byBridge}
+	meters := b.meters()
 	before, err := meters.read()
 	if err != nil {
 		return Sample{}, err
@@ -105,6 +105,7 @@ func (b countingBed) take(_ context.Context, mode Mode, step Step) (Sample, erro
 	if err != nil {
 		return Sample{}, err
 	}
+	mode.Settle()
 	after, err := meters.read()
 	if err != nil {
 		return Sample{}, err

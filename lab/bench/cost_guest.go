@@ -56,7 +56,7 @@ func CountInGuest(ctx context.Context, e Experiment, o CountOptions) (*Result, e
 		o.Rounds = e.Rounds
 	}
 	if o.Kernel == noNetkit {
-		if e = e.supported(true, false); len(e.Modes) == 0 {
+		if e = e.supported(kernel{flowtable: true, btf: true}); len(e.Modes) == 0 {
 			return nil, fmt.Errorf("mode netkit: Linux %s does not support it", o.Kernel)
 		}
 	}

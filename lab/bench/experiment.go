@@ -17,6 +17,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -32,6 +33,8 @@ type Mode struct {
 	node string
 	// express is set if the daemon runs.
 	express bool
+	// short is set if conntrack is liberal, so that short connections go express.
+	short bool
 	// regular is set if no packet goes express although the daemon runs.
 	regular bool
 	// flowtable is set if nftables has a flowtable.
@@ -51,6 +54,8 @@ var (
 	Flowtable = Mode{Name: "flowtable", node: "c1", flowtable: true}
 	// Express is the same container with SCON's daemon running.
 	Express = Mode{Name: "express", node: "c1", express: true}
+	// ExpressShort is Express where conntrack is liberal.
+	ExpressShort = Mode{Name: "express_short", node: "c1", express: true, short: true}
 	// Netkit is Express for a container with a netkit pair.
 	Netkit = Mode{Name: "netkit", node: "c2", express: true, netkit: true}
 )
@@ -159,7 +164,7 @@ func (e Experiment) OverIPv6() Experiment {
 // overlay, without mode flowtable: quick_vxlan, vxlan_udp_64.
 func (e Experiment) OverVXLAN() Experiment {
 	e.Name, e.Short, e.Overlay = e.Name+"_vxlan", e.Short+", over VXLAN", true
-	return e.supported(false, true).renamed(func(name string) string { return "vxlan_" + name })
+	return e.supported(kernel{netkit: true, btf: true}).renamed(func(name string) string { return "vxlan_" + name })
 }
 
 // OverUplink returns the experiment with the same steps across the lab's second
@@ -192,13 +197,20 @@ func (e Experiment) renamed(rename func(string) string) Experiment {
 }
 
 // Here returns the experiment without the modes that this kernel does not support.
-func (e Experiment) Here() Experiment { return e.supported(HasFlowtable(), lab.HasNetkit()) }
+func (e Experiment) Here() Experiment { return e.supported(thisKernel()) }
 
-// supported returns the experiment for a kernel with or without flowtables and with
-// or without netkit.
-func (e Experiment) supported(flowtable, netkit bool) Experiment {
+// kernel is what a kernel has that modes need.
+type kernel struct{ flowtable, netkit, btf bool }
+
+func thisKernel() kernel {
+	_, err := os.Stat("/sys/kernel/btf/vmlinux")
+	return kernel{flowtable: HasFlowtable(), netkit: lab.HasNetkit(), btf: err == nil}
+}
+
+// supported returns the experiment without the modes that a kernel does not support.
+func (e Experiment) supported(k kernel) Experiment {
 	e.Modes = slices.DeleteFunc(slices.Clone(e.Modes), func(m Mode) bool {
-		return m.flowtable && !flowtable || m.netkit && !netkit
+		return m.flowtable && !k.flowtable || m.netkit && !k.netkit || m.short && !k.btf
 	})
 	return e
 }

@@ -17,6 +17,10 @@ import (
 // are the first packets of a connection and those that renew its lease.
 const nearlyAll = 0.9
 
+// some is the share of the packets of short connections that must go express where
+// conntrack is liberal.
+const some = 0.25
+
 // meters are the counters that are read before and after a measurement.
 type meters struct {
 	lab      *lab.Lab
@@ -129,6 +133,9 @@ func (r reading) expressShare() float64 {
 // check returns an error if the packets did not take the mode's path. It uses the
 // kernel's counters as well as the daemon's.
 func (r reading) check(mode Mode, step Step) error {
+	if mode.short && step.FewExpress && r.expressShare() < some {
+		return fmt.Errorf("only %.1f %% of the packets of short connections went express%s", 100*r.expressShare(), r.why())
+	}
 	if (mode.express || mode.flowtable) && step.FewExpress {
 		return nil
 	}

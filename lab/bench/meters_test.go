@@ -29,6 +29,8 @@ func TestCheckRefusesTheWrongPath(t *testing.T) {
 			reading{uplink: 1000, express: 300, regular: 700}, "only 30.0 %"},
 		{"no packet", Express, long, reading{}, "only 0.0 %"},
 		{"express, short connections", Express, short, reading{uplink: 1000, bridge: 1000}, ""},
+		{"short connections express", ExpressShort, short, reading{uplink: 1000, bridge: 400, express: 600, regular: 400}, ""},
+		{"short connections regular", ExpressShort, short, reading{uplink: 1000, bridge: 1000, regular: 1000}, "only 0.0 %"},
 		{"flowtable past the bridge", Flowtable, long, reading{uplink: 1000, bridge: 2}, ""},
 		{"flowtable of the uplink alone", Flowtable, long, reading{uplink: 1000, bridge: 1000}, "crossed the bridge"},
 		{"flowtable, short connections", Flowtable, short, reading{uplink: 1000, bridge: 600}, ""},

@@ -163,13 +163,16 @@ func TestInterruptedRunKeepsItsSamples(t *testing.T) {
 	}
 }
 
+// everything is a kernel that supports every mode.
+var everything = kernel{flowtable: true, netkit: true, btf: true}
+
 // Mode flowtable is measured on every kernel that supports it.
 func TestFlowtableIsMeasured(t *testing.T) {
 	for _, e := range []Experiment{Quick, Short(1), Cost} {
-		if got := e.supported(true, true).Modes; !slices.Equal(got, e.Modes) || !slices.Contains(got, Flowtable) {
+		if got := e.supported(everything).Modes; !slices.Equal(got, e.Modes) || !slices.Contains(got, Flowtable) {
 			t.Errorf("%s on a kernel with a flowtable: modes %v", e.Name, got)
 		}
-		got := e.supported(false, true).Modes
+		got := e.supported(kernel{netkit: true, btf: true}).Modes
 		if slices.Contains(got, Flowtable) || len(got) != len(e.Modes)-1 {
 			t.Errorf("%s on a kernel without a flowtable: modes %v", e.Name, got)
 		}
@@ -178,8 +181,18 @@ func TestFlowtableIsMeasured(t *testing.T) {
 
 func TestNetkitIsMeasured(t *testing.T) {
 	for _, e := range []Experiment{Quick, Cost} {
-		if with, without := e.supported(true, true), e.supported(true, false); !with.hasNetkit() || without.hasNetkit() || len(without.Modes) != len(e.Modes)-1 {
+		if with, without := e.supported(everything), e.supported(kernel{flowtable: true, btf: true}); !with.hasNetkit() || without.hasNetkit() || len(without.Modes) != len(e.Modes)-1 {
 			t.Errorf("%s: modes %v on a kernel with netkit, %v on another", e.Name, with.Modes, without.Modes)
+		}
+	}
+}
+
+// Short connections are measured where a program can read conntrack's.
+func TestExpressShortIsMeasured(t *testing.T) {
+	for _, e := range []Experiment{Short(1), Cost} {
+		with, without := e.supported(everything).Modes, e.supported(kernel{flowtable: true, netkit: true}).Modes
+		if !slices.Contains(with, ExpressShort) || slices.Contains(without, ExpressShort) || len(without) != len(e.Modes)-1 {
+			t.Errorf("%s: modes %v on a kernel with BTF, %v on another", e.Name, with, without)
 		}
 	}
 }

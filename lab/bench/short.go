@@ -1,6 +1,9 @@
 package bench
 
 import (
+	"time"
+
+	"github.com/scon-project/scon/internal/host/sysctl"
 	"github.com/scon-project/scon/lab/bench/peer"
 )
 
@@ -8,12 +11,12 @@ import (
 const ShortConnections = 10_000
 
 // Short compares connections of one request each, which end before the express path
-// pays off. It shows SCON's cost where SCON does not help.
+// pays off, unless conntrack is liberal.
 func Short(connections int) Experiment {
 	return Experiment{
 		Name:   "short",
 		Short:  "TCP connections of one request each, too short for the express path to pay off",
-		Modes:  []Mode{Container, Flowtable, Express},
+		Modes:  []Mode{Container, Flowtable, Express, ExpressShort},
 		Rounds: 6,
 		Steps: []Step{{
 			Name: "tcp_crr",
@@ -45,5 +48,26 @@ func shortValues(m Measurement) map[string]float64 {
 		"tcp_crr_cpu_us":  cpu.Seconds() * 1e6 / float64(m.Driven.Messages),
 		"tcp_crr_p50_us":  m.Driven.P50.Seconds() * 1e6,
 		"tcp_crr_p99_us":  m.Driven.P99.Seconds() * 1e6,
+	}
+}
+
+// SetLiberal has conntrack accept TCP in the current namespace whatever its sequence
+// numbers, or not.
+func SetLiberal(on bool) error {
+	value := "0"
+	if on {
+		value = "1"
+	}
+	return sysctl.Set([]sysctl.Setting{{Name: "net/netfilter/nf_conntrack_tcp_be_liberal", Value: value}})
+}
+
+// settling is the time in which the daemon lets programs compose connections, and in
+// which it counts the packets of those that have ended.
+const settling = 500 * time.Millisecond
+
+// Settle waits until the daemon has prepared for short connections, and counted them.
+func (m Mode) Settle() {
+	if m.short {
+		time.Sleep(settling)
 	}
 }

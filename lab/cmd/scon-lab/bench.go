@@ -206,8 +206,9 @@ func (o *benchOptions) run(cmd *cobra.Command, e bench.Experiment) error {
 
 // needs are the kernel settings that a mode requires.
 var needs = map[bench.Mode]string{
-	bench.Flowtable: "CONFIG_NFT_FLOW_OFFLOAD",
-	bench.Netkit:    "CONFIG_NETKIT, Linux 6.7",
+	bench.Flowtable:    "CONFIG_NFT_FLOW_OFFLOAD",
+	bench.ExpressShort: "CONFIG_DEBUG_INFO_BTF",
+	bench.Netkit:       "CONFIG_NETKIT, Linux 6.7",
 }
 
 // choose applies the flags to an experiment.

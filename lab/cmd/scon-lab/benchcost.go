@@ -56,8 +56,9 @@ func newBenchCostCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cost",
 		Short: "Count " + bench.Cost.Short,
-		Long: `Count the instructions per message in native, container, flowtable, express and
-netkit (express with a netkit pair, Linux 6.7).
+		Long: `Count the instructions per message in native, container, flowtable, express,
+express_short (express where conntrack is liberal) and netkit (express with a netkit
+pair, Linux 6.7).
 
 A Debian kernel runs under QEMU, which counts instructions. This needs no hardware
 counters, and other load on this machine does not change the figures. Kernels are
