@@ -11,11 +11,8 @@ import (
 
 // costCount is the number of messages, exchanges or connections in a sample. It is
 // large enough that a tick of the guest's clock or the daemon's heartbeat adds next
-// to nothing.
-const (
-	costCount       = 5000
-	costConnections = 1000
-)
+// to nothing, and that what the daemon does for many connections at once counts.
+const costCount = 5000
 
 // Cost counts the instructions per message for several sizes, in one direction and round
 // trip, and those of a whole TCP connection. It is meaningful only in a guest whose
@@ -57,14 +54,10 @@ func costStorm(name string, inward bool) Step {
 // or connection.
 func costStep(name, proto string, pattern peer.Pattern, size int) Step {
 	metric := name + "_insn"
-	count := costCount
-	if pattern == peer.Connections {
-		count = costConnections
-	}
 	return Step{
 		Name:       name,
 		Metrics:    []Metric{{metric, "instructions"}},
-		Spec:       peer.Spec{Pattern: pattern, Proto: proto, Size: size, Count: count, WarmUp: warmUp},
+		Spec:       peer.Spec{Pattern: pattern, Proto: proto, Size: size, Count: costCount, WarmUp: warmUp},
 		OneCPU:     true,
 		FewExpress: pattern == peer.Connections,
 		Values: func(m Measurement) map[string]float64 {
