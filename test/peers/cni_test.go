@@ -181,6 +181,10 @@ func runGinkgo(t *testing.T, h *host, pkg string) results {
 	return r
 }
 
+// guestGo stands for "go build -o FILE PACKAGE" in a guest, by which suites make their plugin.
+const guestGo = `printf '#!/bin/sh\ncp "/cni/bin/${4##*/}" "$3"\n' >/usr/bin/go; chmod +x /usr/bin/go
+`
+
 // runGinkgoInGuest runs it in a guest.
 func runGinkgoInGuest(t *testing.T, pkg, logs string, with bool) (results, counts) {
 	t.Helper()
@@ -193,7 +197,7 @@ func runGinkgoInGuest(t *testing.T, pkg, logs string, with bool) (results, count
 		for _, path := range []string{"bin", name, pkg} {
 			add("/cni/"+path, filepath.Join(dir, path))
 		}
-	}, "cd /cni/"+pkg+"; PATH=/cni/bin:$PATH /cni/"+name+" -test.timeout=4h -ginkgo.timeout=4h -ginkgo.no-color -ginkgo.json-report=/report.json\n"+
+	}, guestGo+"cd /cni/"+pkg+"; PATH=/cni/bin:$PATH /cni/"+name+" -test.timeout=4h -ginkgo.timeout=4h -ginkgo.no-color -ginkgo.json-report=/report.json\n"+
 		`echo '=== report'; jq -cM '[.[] | {SpecReports: [.SpecReports[]? | {ContainerHierarchyTexts, LeafNodeType, LeafNodeText, State, Failure: {Message: .Failure.Message}}]}]' /report.json`+"\n")
 	_, report, _ := strings.Cut(out, "=== report")
 	r, err := parseGinkgo([]byte(report))
