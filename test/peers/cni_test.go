@@ -46,23 +46,25 @@ var cniSuites = func() (all []suite) {
 			},
 			run: func(t *testing.T, h *host) results { return runGinkgo(t, h, p.path) },
 			guest: func(t *testing.T, logs string, with bool) (results, counts) {
-				return runGinkgoInGuest(t, p.path, logs, with)
+				return runGinkgoInGuest(t, p.path, logs, with, false)
 			},
 		})
 	}
 	for _, name := range []string{"cni-portmap", "cni-firewall"} {
 		i := slices.IndexFunc(all, func(s suite) bool { return s.name == name })
-		stock := all[i].run
-		all = append(all, suite{name: name + "-scon-cni", prepare: all[i].prepare, run: func(t *testing.T, h *host) results {
+		stock := all[i]
+		all = append(all, suite{name: name + "-scon-cni", prepare: stock.prepare, kind: stock.kind, run: func(t *testing.T, h *host) results {
 			if h.with() {
 				h.plugins = inside + "/plugins:"
 				h.must(h.command("", "sh", "-euc", `mkdir "$PEERS/plugins"; for name in bridge ptp; do ln -s "${PEERS_HOOK%/*}/scon-cni.sh" "$PEERS/plugins/$name"; done`))
 			}
-			r := stock(t, h)
+			r := stock.run(t, h)
 			if h.with() {
 				h.must(h.command("", "sh", "-euc", `test -e "$PEERS/plugins/called"`))
 			}
 			return r
+		}, guest: func(t *testing.T, logs string, with bool) (results, counts) {
+			return runGinkgoInGuest(t, cniPackages[i].path, logs, with, with)
 		}})
 	}
 	return all
@@ -185,8 +187,8 @@ func runGinkgo(t *testing.T, h *host, pkg string) results {
 const guestGo = `printf '#!/bin/sh\ncp "/cni/bin/${4##*/}" "$3"\n' >/usr/bin/go; chmod +x /usr/bin/go
 `
 
-// runGinkgoInGuest runs it in a guest.
-func runGinkgoInGuest(t *testing.T, pkg, logs string, with bool) (results, counts) {
+// runGinkgoInGuest runs it in a guest, with scon-cni in the place of bridge and ptp or not.
+func runGinkgoInGuest(t *testing.T, pkg, logs string, with, sconCNI bool) (results, counts) {
 	t.Helper()
 	dir, err := fetchPlugins()
 	if err != nil {
@@ -197,8 +199,17 @@ func runGinkgoInGuest(t *testing.T, pkg, logs string, with bool) (results, count
 		for _, path := range []string{"bin", name, pkg} {
 			add("/cni/"+path, filepath.Join(dir, path))
 		}
-	}, guestGo+"cd /cni/"+pkg+"; PATH=/cni/bin:$PATH /cni/"+name+" -test.timeout=4h -ginkgo.timeout=4h -ginkgo.no-color -ginkgo.json-report=/report.json\n"+
+		if sconCNI {
+			add("/peers/scon-cni", "../../bin/scon-cni")
+			add("/peers/plugins/bridge", "scon-cni.sh")
+			add("/peers/plugins/ptp", "scon-cni.sh")
+		}
+	}, guestGo+"cd /cni/"+pkg+"; PATH=/peers/plugins:/cni/bin:$PATH /cni/"+name+" -test.timeout=4h -ginkgo.timeout=4h -ginkgo.no-color -ginkgo.json-report=/report.json\n"+
+		"[ ! -e /peers/plugins/called ] || echo '=== called'\n"+
 		`echo '=== report'; jq -cM '[.[] | {SpecReports: [.SpecReports[]? | {ContainerHierarchyTexts, LeafNodeType, LeafNodeText, State, Failure: {Message: .Failure.Message}}]}]' /report.json`+"\n")
+	if sconCNI && !strings.Contains(out, "=== called") {
+		t.Errorf("scon-cni was not called: see %s", logs)
+	}
 	_, report, _ := strings.Cut(out, "=== report")
 	r, err := parseGinkgo([]byte(report))
 	if err != nil {
