@@ -187,7 +187,7 @@ func runGinkgo(t *testing.T, h *host, pkg string) results {
 const guestGo = `printf '#!/bin/sh\ncp "/cni/bin/${4##*/}" "$3"\n' >/usr/bin/go; chmod +x /usr/bin/go
 `
 
-// runGinkgoInGuest runs it in a guest, with scon-cni in the place of bridge and ptp or not.
+// runGinkgoInGuest runs it in a guest that filters what bridges forward, with scon-cni in the place of bridge and ptp or not.
 func runGinkgoInGuest(t *testing.T, pkg, logs string, with, sconCNI bool) (results, counts) {
 	t.Helper()
 	dir, err := fetchPlugins()
@@ -204,7 +204,7 @@ func runGinkgoInGuest(t *testing.T, pkg, logs string, with, sconCNI bool) (resul
 			add("/peers/plugins/bridge", "scon-cni.sh")
 			add("/peers/plugins/ptp", "scon-cni.sh")
 		}
-	}, guestGo+"cd /cni/"+pkg+"; PATH=/peers/plugins:/cni/bin:$PATH /cni/"+name+" -test.timeout=4h -ginkgo.timeout=4h -ginkgo.no-color -ginkgo.json-report=/report.json\n"+
+	}, guestGo+"modprobe br_netfilter; cd /cni/"+pkg+"; PATH=/peers/plugins:/cni/bin:$PATH /cni/"+name+" -test.timeout=4h -ginkgo.timeout=4h -ginkgo.no-color -ginkgo.json-report=/report.json\n"+
 		"[ ! -e /peers/plugins/called ] || echo '=== called'\n"+
 		`echo '=== report'; jq -cM '[.[] | {SpecReports: [.SpecReports[]? | {ContainerHierarchyTexts, LeafNodeType, LeafNodeText, State, Failure: {Message: .Failure.Message}}]}]' /report.json`+"\n")
 	if sconCNI && !strings.Contains(out, "=== called") {

@@ -27,6 +27,7 @@ var guestPackages = []string{
 	"iputils-arping", "libnet1", "libpcap0.8", "libdbus-1-3", "libsystemd0", "libgcrypt20", "libgpg-error0", "liblz4-1", "liblzma5", "libzstd1", "libcap2",
 	"bc", "libreadline8", "ebtables", "ipvsadm", "libnl-3-200", "libnl-genl-3-200", "libpopt0", "iperf3", "libiperf0", "libsctp1", "libssl3", "jq", "libjq1", "libonig5",
 	"ndisc6", "netsniff-ng", "libcli1.10", "libcrypt1", "smcroute", "tcpdump", "traceroute",
+	"dbus-daemon", "dbus-session-bus-common", "libapparmor1", "libaudit1", "libcap-ng0", "libexpat1",
 }
 
 // inGuest boots a guest with files, which fill adds by their paths there and here, and runs
@@ -53,7 +54,7 @@ func inGuest(t *testing.T, logs string, with bool, fill func(add func(to, from s
 			t.Fatal(err)
 		}
 	}
-	for _, folder := range []string{"bin", "sbin", "lib", "libexec"} {
+	for _, folder := range []string{"bin", "sbin", "lib", "libexec", "share/dbus-1"} {
 		for _, from := range []string{folder, "usr/" + folder} {
 			if _, err := os.Stat(filepath.Join(tools, from)); err == nil {
 				add("/usr/"+folder, filepath.Join(tools, from))
