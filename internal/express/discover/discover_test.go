@@ -279,7 +279,7 @@ func TestPortAndUplinkFields(t *testing.T) {
 		}
 		nsid = vc.Attrs().NetNsID
 	})
-	want := Port{index, "vc", top.Bridges[0], [6]byte{2, 0, 0, 0, 0, 0xb0}, 1400, nsid, peer, true, "noqueue", "veth", top.Ports[0].Packets, false, false, true}
+	want := Port{index, "vc", top.Bridges[0], [6]byte{2, 0, 0, 0, 0, 0xb0}, 1400, nsid, peer, true, "noqueue", "veth", top.Ports[0].Packets, true, false, false}
 	if top.Ports[0] != want {
 		t.Errorf("port %+v, want %+v", top.Ports[0], want)
 	}
