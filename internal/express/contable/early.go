@@ -234,6 +234,8 @@ func (e Early) Port() int { return e.of.port }
 // DueEarly has returned it, that does so once more.
 func (t *Table) EndEarly(e Early, now time.Time) {
 	fins := 0
+	t.live.mu.Lock()
+	defer t.live.mu.Unlock()
 	for _, slot := range e.slots() {
 		t.half(slot).State = datapath.SlotClosed
 		atomic.StoreUint32(&t.half(slot).Generation, 0)
@@ -349,6 +351,8 @@ func (t *Table) hasShare(p *earlyPort, more int) bool {
 
 // give puts a pair into a port's ring.
 func (t *Table) give(x pair, p *earlyPort) {
+	t.live.mu.Lock() // withdrawEarly looks at it
+	defer t.live.mu.Unlock()
 	for i, slot := range x.slots() {
 		*t.half(slot) = datapath.Half{State: datapath.SlotClosed, Locked: 1, Twin: x.slots()[1-i], Lease: t.ticks(p.lease)}
 	}
