@@ -238,9 +238,15 @@ always_inline void record(struct __sk_buff *skb, const struct packet *pkt,
 
 /*
  * The longest packet of an early Conentry that may pass before one as long has been seen
- * to: the daemon has seen to that (discover.Wide).
+ * to, where the daemon has seen to that (discover.Wide), and nothing has changed since.
  */
 #define EARLY_LEN 1280
+
+always_inline int is_wide(const struct half *half)
+{
+	return is_early(half) && shared.wide_generation == shared.generation &&
+	       shared.wide_withdrawn == shared.withdrawn;
+}
 
 /*
  * Whether a decision may be used at once: there was none before whose parts another CPU
@@ -291,7 +297,7 @@ always_inline enum reason record_tracked(struct __sk_buff *skb, const struct pac
 	half->flags = d.flags;
 	if (flags & DEV_SPREAD)
 		half->way.sender = sender;
-	half->max_len = is_early(half) && len < EARLY_LEN ? EARLY_LEN : len;
+	half->max_len = len < EARLY_LEN && is_wide(half) ? EARLY_LEN : len;
 	half->lease_end = lease_end(half);
 	half->lease_from = at_once ? now : now + 1;
 	__sync_lock_test_and_set(&half->generation, generation);

@@ -59,7 +59,10 @@ struct settings {
 			    daemon's last one */
 	__u32 early; /* enum early: how programs may compose Conentries */
 	__u32 withdrawn; /* changes that decisions were withdrawn for */
-	__u32 pad[6];
+	/* Those, and the generation, as of which packets of EARLY_LEN pass: learn.h. */
+	__u32 wide_withdrawn;
+	__u32 wide_generation;
+	__u32 pad[4];
 	/* A second cache line, written by the programs. Times are in jiffies. */
 	__u32 last_probe; /* latest regular packet of a known connection */
 	__u32 last_odd; /* latest packet from the wire without a key: fragments etc. */

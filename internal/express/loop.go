@@ -285,7 +285,12 @@ func (d *Daemon) sweepEarly(now time.Time) {
 
 // followEarly says of which containers programs may compose connections now.
 func (d *Daemon) followEarly() {
+	changes := d.table.Changes()
+	settled := d.hooks.Settled() && !d.heartbeat.unnoted()
 	d.early.Follow(d.silent.isOn(beLiberal), d.hooks.EarlyPorts(), d.hooks.EarlyUplinks())
+	if settled {
+		d.table.SetWide(changes)
+	}
 }
 
 // writeBeat writes the heartbeat.

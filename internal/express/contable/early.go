@@ -445,6 +445,21 @@ func (t *Table) withdrawEarly() bool {
 	return done
 }
 
+// Changes are how often decisions were withdrawn: of all, and of those that a change concerned.
+type Changes struct{ generation, withdrawn uint32 }
+
+// Changes returns those until now.
+func (t *Table) Changes() Changes {
+	return Changes{atomic.LoadUint32(&t.settings.Generation), atomic.LoadUint32(&t.settings.Withdrawn)}
+}
+
+// SetWide says that as of those changes packets of discover.Wide bytes pass between the ports
+// and uplinks of early Conentries.
+func (t *Table) SetWide(c Changes) {
+	atomic.StoreUint32(&t.settings.WideGeneration, c.generation)
+	atomic.StoreUint32(&t.settings.WideWithdrawn, c.withdrawn)
+}
+
 // LeftEarly returns the early Conentries that an earlier daemon has left, before Adopt. Those
 // that are not EarlyOpen Adopt removes; the others become Conentries like others.
 func (t *Table) LeftEarly() (left []Early) {

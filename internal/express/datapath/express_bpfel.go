@@ -198,22 +198,24 @@ type expressSent struct {
 }
 
 type expressSettings struct {
-	_            structs.HostLayout
-	Generation   uint32
-	Paused       uint32
-	Seed         uint64
-	TunnelPort   uint32
-	Layout       uint32
-	Heartbeat    uint64
-	Early        uint32
-	Withdrawn    uint32
-	Pad          [6]uint32
-	LastProbe    uint32
-	LastOdd      uint32
-	LastTunneled uint32
-	Watched      uint32
-	LastOddSent  uint32
-	EndsLost     uint32
+	_              structs.HostLayout
+	Generation     uint32
+	Paused         uint32
+	Seed           uint64
+	TunnelPort     uint32
+	Layout         uint32
+	Heartbeat      uint64
+	Early          uint32
+	Withdrawn      uint32
+	WideWithdrawn  uint32
+	WideGeneration uint32
+	Pad            [4]uint32
+	LastProbe      uint32
+	LastOdd        uint32
+	LastTunneled   uint32
+	Watched        uint32
+	LastOddSent    uint32
+	EndsLost       uint32
 }
 
 type expressSlotState uint32

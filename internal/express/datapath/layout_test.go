@@ -35,7 +35,7 @@ var fingerprints = map[int]string{
 	27: "2e6c4da65edc4cbc",
 	28: "2e6c4da65edc4cbc",
 	29: "2e6c4da65edc4cbc",
-	30: "3aa291b8ea6c0ac8",
+	30: "b920516f55883f57",
 }
 
 // A change of what daemons and programs share is a change of the layout's

@@ -93,6 +93,9 @@ func (h *Hooks) Update() {
 // taken up what has changed.
 func (h *Hooks) Unsettled() bool { return h.schedule.open || h.schedule.settling }
 
+// Settled reports whether the last scan has taken up all that was noted.
+func (h *Hooks) Settled() bool { return h.schedule.due.IsZero() && !h.schedule.scanning }
+
 // isUrgent reports whether packets may be forwarded wrongly until the devices
 // have been scanned. No packet goes express by a device that is new or gone.
 func (h *Hooks) isUrgent(c changes.Event) bool {
