@@ -224,6 +224,52 @@ func TestShortMany(t *testing.T) {
 	b.WantNoInvalid()
 }
 
+// A container that opens connections as fast as it can, and holds them, takes no more than its
+// share, and nothing of what another one's short connections need.
+func TestShortFlood(t *testing.T) {
+	t.Parallel()
+	const share = 256
+	b := newLiberal(t, scontest.Layout{Containers: 2, Config: func(c *config.Config) {
+		c.Connections, c.PerContainerShare = 4*share, 25
+	}})
+	var l net.Listener
+	if err := b.Do(lab.Edge, func() (err error) { l, err = net.Listen("tcp4", ":7001"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	err := b.Do(lab.Container(1), func() error {
+		for range 3 * share {
+			c, err := net.DialTimeout("tcp4", lab.EdgeAddr.String()+":7001", scontest.Patience)
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { c.Close() })
+			if _, err := c.Write([]byte("hold")); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		for range 30 {
+			c := b.Outgoing("tcp", 2)
+			c.MustPing(1)
+			finish(c)
+		}
+		time.Sleep(400 * time.Millisecond)
+	}
+	if c, ok := b.Container(2); !ok || c.ExpressPackets < 30*6 {
+		t.Errorf("%d packets of the other container's short connections went express", c.ExpressPackets)
+	}
+	if c, ok := b.Container(1); !ok || c.Entries > share {
+		t.Errorf("the container has %d Conentries, of a share of %d", c.Entries, share)
+	}
+	b.WantNoInvalid()
+}
+
 // answerOnce answers one request, and closes the connection after its client has.
 func answerOnce(c net.Conn) {
 	defer c.Close()
@@ -349,15 +395,18 @@ func TestShortRules(t *testing.T) {
 	c := b.Outgoing("tcp", 1)
 	c.MustPing(2)
 	b.Sh(lab.Device, fmt.Sprintf("nft insert rule ip invalid forward tcp sport %d drop", c.Port()))
-	if _, err := c.Client.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Server.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if n, _ := c.Server.Read(make([]byte, 1)); n != 0 {
-		t.Error("a packet passed that a rule drops")
-	}
+	scontest.Eventually(t, "the rule drops its packets", func() error {
+		if _, err := c.Client.Write([]byte("x")); err != nil {
+			return err
+		}
+		if err := c.Server.SetReadDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+			return err
+		}
+		if n, _ := c.Server.Read(make([]byte, 1)); n != 0 {
+			return errors.New("one has passed")
+		}
+		return nil
+	})
 	b.Sh(lab.Device, "nft add rule ip invalid forward tcp flags fin meta mark set 7")
 	time.Sleep(time.Second) // until those of the connection before are counted
 	before := b.Status().Totals.ExpressPackets
