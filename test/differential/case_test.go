@@ -16,8 +16,6 @@ import (
 // Case is a ruleset, connections, and steps of packets and changes.
 type Case struct {
 	Seed uint64
-	// Short means that it is about short connections.
-	Short bool
 	// Liberal disables conntrack's check of TCP windows.
 	Liberal bool
 	// BridgeAlone disables bridge-nf-call-iptables: neither Netfilter's IP hooks
@@ -109,7 +107,7 @@ func generate(seed uint64, about topic) *Case {
 	v := variants[variantOf(seed)]
 	g := generator{Case: &Case{Seed: seed}, makeup: v.makeup, about: about, r: rand.New(rand.NewPCG(seed, 0)), reset: make(map[int]bool)}
 	g.Liberal = g.r.IntN(2) == 0
-	if g.Short = about.short; g.Short { // the same for all cases of a pair of worlds
+	if about.short { // the same for all cases of a pair of worlds
 		g.Liberal = variantOf(seed)%2 == 0
 	}
 	g.BridgeAlone = g.r.IntN(2) == 0

@@ -77,7 +77,7 @@ func (p *pair) begin(c *Case) error {
 	if err := p.setBridge(c.BridgeAlone); err != nil {
 		return err
 	}
-	if err := p.setLiberal(c); err != nil {
+	if err := p.setLiberal(c.Liberal); err != nil {
 		return err
 	}
 	before, err := p.scon.generation()
@@ -106,9 +106,8 @@ func (p *pair) begin(c *Case) error {
 }
 
 // setLiberal has conntrack judge sequence numbers, or not: then programs compose connections.
-// The daemon looks at that at intervals, too: cases about short connections wait for it.
-func (p *pair) setLiberal(c *Case) error {
-	liberal := c.Liberal
+// The daemon looks at that at intervals, too.
+func (p *pair) setLiberal(liberal bool) error {
 	if p.liberal == liberal && p.cases > 1 {
 		return nil
 	}
@@ -116,9 +115,6 @@ func (p *pair) setLiberal(c *Case) error {
 	script := fmt.Sprintf("sysctl -q -w net.netfilter.nf_conntrack_tcp_be_liberal=%d\n", map[bool]int{true: 1}[liberal])
 	if err := p.both(func(w *world) error { return w.shell.run(script) }); err != nil {
 		return err
-	}
-	if !c.Short {
-		return nil
 	}
 	time.Sleep(time.Second)
 	_, err := p.scon.bed.Daemon.Status() // so that a daemon that rests looks
@@ -211,11 +207,14 @@ func (p *pair) again(c *Case, shots []shot, plain, scon []captured) ([]captured,
 		return nil, nil
 	}
 	lost := slices.DeleteFunc(slices.Clone(shots), func(s shot) bool {
-		_, without := s.arrived(plain)
-		_, with := s.arrived(scon)
 		at := l4Of(s.frame) + 13
 		const synAck, syn = 0x12, 0x02
-		return with || !without || at >= len(s.frame) || protoOf(s.frame) != layers.IPProtocolTCP || s.frame[at]&synAck != syn
+		if at >= len(s.frame) || protoOf(s.frame) != layers.IPProtocolTCP || s.frame[at]&synAck != syn {
+			return true
+		}
+		_, without := s.arrived(plain)
+		_, with := s.arrived(scon)
+		return with || !without
 	})
 	if len(lost) == 0 {
 		return nil, nil
