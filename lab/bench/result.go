@@ -93,10 +93,12 @@ var ratios = [][2]string{
 	{ExpressShort.Name, Native.Name},
 	{ExpressShort.Name, Container.Name},
 	{ExpressShort.Name, Flowtable.Name},
+	{ExpressShort.Name, Express.Name},
 	{Netkit.Name, Native.Name},
 	{Netkit.Name, Express.Name},
 	{Netkit.Name, Container.Name},
 	{Netkit.Name, Flowtable.Name},
+	{Netkit.Name, ExpressShort.Name},
 }
 
 // newResult returns a result of an experiment on this machine, without samples.
