@@ -30,7 +30,7 @@ func (l *liberal) set(value string) error {
 	}
 	l.done = true
 	if err := os.Mkdir(l.mark, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("short_connections: noting that SCON sets tcp_be_liberal: %w", err)
+		return fmt.Errorf("noting for short_connections that SCON sets tcp_be_liberal: %w", err)
 	}
 	if err := writeLiberal("1"); err != nil {
 		return errors.Join(fmt.Errorf("short_connections: %w; set it in /etc/sysctl.d", err), os.Remove(l.mark))
