@@ -121,7 +121,8 @@ func TestResilientGroup(t *testing.T) {
 		ip route add 10.99.0.1 nhid 3`, idle/time.Second))
 	b.Up()
 	var all []*scontest.Connection
-	for range 6 {
+	// So many that one of them is certainly in a bucket that is moved: half of all are.
+	for range 24 {
 		all = append(all, b.Connect("udp", lab.Container(1), lab.Edge, netip.AddrPortFrom(behind, 0)).GoExpress())
 	}
 	b.Sh(lab.Device, "ip nexthop replace id 3 group 1/2 type resilient")
