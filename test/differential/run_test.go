@@ -112,8 +112,12 @@ func (p *pair) setLiberal(liberal bool) error {
 		return nil
 	}
 	p.liberal = liberal
-	script := fmt.Sprintf("sysctl -q -w net.netfilter.nf_conntrack_tcp_be_liberal=%d\n", map[bool]int{true: 1}[liberal])
-	if err := p.both(func(w *world) error { return w.shell.run(script) }); err != nil {
+	return p.sysctl(fmt.Sprintf("net.netfilter.nf_conntrack_tcp_be_liberal=%d", map[bool]int{true: 1}[liberal]))
+}
+
+// sysctl writes settings in both worlds, and waits until the daemon has noticed.
+func (p *pair) sysctl(settings string) error {
+	if err := p.both(func(w *world) error { return w.shell.run("sysctl -q -w " + settings + "\n") }); err != nil {
 		return err
 	}
 	time.Sleep(time.Second)
@@ -128,12 +132,7 @@ func (p *pair) setBridge(alone bool) error {
 		return nil
 	}
 	p.alone = alone
-	script := fmt.Sprintf("sysctl -q -w net.bridge.bridge-nf-call-iptables=%[1]d net.bridge.bridge-nf-call-ip6tables=%[1]d\n", map[bool]int{false: 1}[alone])
-	if err := p.both(func(w *world) error { return w.shell.run(script) }); err != nil {
-		return err
-	}
-	time.Sleep(time.Second)
-	return nil
+	return p.sysctl(fmt.Sprintf("net.bridge.bridge-nf-call-iptables=%[1]d net.bridge.bridge-nf-call-ip6tables=%[1]d", map[bool]int{false: 1}[alone]))
 }
 
 // undo reverts a case's changes.

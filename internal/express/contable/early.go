@@ -126,7 +126,7 @@ func (t *Table) CloseEarly(port int, now time.Time) []Early {
 	for !atomic.CompareAndSwapUint32(&p.ring.Taken, taken, given) {
 		taken = atomic.LoadUint32(&p.ring.Taken)
 	}
-	t.findTo(p, taken, now)
+	t.find(p, taken, now)
 	for ; p.taken != given; p.taken++ {
 		sent := p.ring.Slots[p.taken%uint32(datapath.SparesOfPort)]
 		p.ready = append(p.ready, pair{sent, t.half(sent).Twin})
@@ -141,13 +141,8 @@ func (t *Table) CloseEarly(port int, now time.Time) []Early {
 	return p.open
 }
 
-// find takes up which pairs programs have taken.
-func (t *Table) find(p *earlyPort, now time.Time) {
-	t.findTo(p, atomic.LoadUint32(&p.ring.Taken), now)
-}
-
-// findTo takes up those before a number.
-func (t *Table) findTo(p *earlyPort, taken uint32, now time.Time) {
+// find takes up the pairs that programs have taken, those before a number in the ring.
+func (t *Table) find(p *earlyPort, taken uint32, now time.Time) {
 	for ; p.taken != taken; p.taken++ {
 		sent := p.ring.Slots[p.taken%uint32(datapath.SparesOfPort)]
 		p.open = append(p.open, Early{pair: pair{sent, t.half(sent).Twin}, of: p, since: now})
@@ -159,7 +154,7 @@ func (t *Table) findTo(p *earlyPort, taken uint32, now time.Time) {
 func (t *Table) DueEarly(now time.Time) (due []Early, any bool) {
 	due, t.early.late = t.early.late, nil
 	for _, p := range t.early.ports {
-		t.find(p, now)
+		t.find(p, atomic.LoadUint32(&p.ring.Taken), now)
 		any = any || len(p.open) > 0
 		kept := p.open[:0]
 		for _, e := range p.open {
