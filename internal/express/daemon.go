@@ -178,6 +178,7 @@ func (d *Daemon) load(pinDir string) error {
 		LeasePackets: uint32(c.LeasePackets),
 		Tick:         dp.Tick(),
 		Hooked:       dp.IsTracked,
+		Grace:        dp.Grace(),
 		PageSlots:    PageSlots,
 	})
 	if err != nil {
@@ -242,7 +243,7 @@ func (d *Daemon) assemble() (err error) {
 // portGone takes that a port is no longer hooked.
 func (d *Daemon) portGone(ifindex int) {
 	d.early.Flush(ifindex)
-	d.composer.ForgetPort(ifindex, time.Now())
+	d.composer.ForgetPort(ifindex)
 }
 
 // hasConentries reports whether there are, or may be, decisions about packets of the container

@@ -170,7 +170,7 @@ func (d *Daemon) destroyed(gone conntrack.Destroyed) {
 		d.endsLost()
 		return
 	}
-	d.composer.Destroyed(gone, time.Now())
+	d.composer.Destroyed(gone)
 }
 
 // endsLost has every Conentry confirmed by a regular packet again, and conntrack asked for
@@ -250,7 +250,7 @@ func (d *Daemon) event(e datapath.Event, now time.Time) {
 		if e.Reset {
 			d.tcp.Reset(entry, e.Stray, now)
 		}
-		d.table.Retire(entry, now)
+		d.table.Retire(entry)
 	}
 }
 
@@ -266,7 +266,7 @@ func (d *Daemon) beat(now time.Time, idle bool) error {
 		d.pollRules(now)
 		return errors.Join(d.readRules(now), d.writeBeat(now))
 	}
-	d.table.Release(now)
+	d.table.Release()
 	d.grower.check(now)
 	if !d.rests(now) {
 		if err := d.look(now); err != nil {

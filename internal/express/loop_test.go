@@ -220,7 +220,7 @@ func TestBlind(t *testing.T) {
 	d.table = newTable(t, datapath.Memory{
 		Halves: [][]datapath.Half{make([]datapath.Half, datapath.PageSlots)}, Outers: make([][]datapath.Outer, 1),
 		Buckets: make([]datapath.Bucket, 16), Settings: &datapath.Settings{Generation: 1}, Candidates: make([]uint64, 16),
-	}, contable.Options{Connections: 16, PerContainer: 16, Lease: time.Second, Tick: time.Millisecond})
+	}, contable.Options{Connections: 16, PerContainer: 16, Grace: new(datapath.Grace), Lease: time.Second, Tick: time.Millisecond})
 	now := time.Now()
 	d.seen = now
 	if !d.sees(now.Add(time.Hour)) {

@@ -39,10 +39,10 @@ func (c *Composer) RulesChanged(change *rules.Change, now time.Time) (everything
 	for _, e := range q.concerned {
 		if c.keepByRule(subjectOf(e), c.table.Conn(e)) {
 			c.refuse(e.Port(), PerPacketRule)
-			c.table.Retire(e, now)
+			c.table.Retire(e)
 		} else {
 			c.outdate(e) // a rule may bound it now
-			c.withdraw(e, now)
+			c.withdraw(e)
 		}
 		c.retired++
 	}

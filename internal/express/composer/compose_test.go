@@ -72,13 +72,23 @@ func newTable(t testing.TB, connections int) (*contable.Table, [][]datapath.Half
 		m.Halves[i] = make([]datapath.Half, datapath.PageSlots)
 	}
 	table, err := contable.New(m, contable.Options{
-		Connections: 2 * connections, PerContainer: 2 * connections, Idle: time.Minute, Lease: time.Second,
+		Connections: 2 * connections, PerContainer: 2 * connections, Idle: time.Minute, Lease: time.Second, Grace: new(grace),
 		LeasePackets: 65536, Tick: 4 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return table, m.Halves
+}
+
+// grace counts grace periods that are over at once.
+type grace struct{ count uint64 }
+
+func (g *grace) Next() uint64 { return g.count + 1 }
+
+func (g *grace) Over() uint64 {
+	g.count++
+	return g.count
 }
 
 func newComposing(t testing.TB, connections int) *composing {
@@ -152,7 +162,7 @@ func TestNoLeaseUntilLiberal(t *testing.T) {
 	if leases, liberal := look(); leases != 0 || liberal {
 		t.Errorf("before: %d leases, liberal %v", leases, liberal)
 	}
-	c.release(now)
+	c.release()
 	if leases, liberal := look(); leases != 2 || !liberal {
 		t.Errorf("after: %d leases, liberal %v", leases, liberal)
 	}
@@ -202,8 +212,8 @@ func TestRetiredWhileComposed(t *testing.T) {
 	c := newComposing(t, 1)
 	k, now := c.all[0], time.Now()
 	e := c.place(t, k, now)
-	c.table.Retire(e, now)
-	if refused := c.release(now); len(refused) != 0 {
+	c.table.Retire(e)
+	if refused := c.release(); len(refused) != 0 {
 		t.Errorf("refused: %v", refused)
 	}
 	if conn, err := c.ct.Get(k.Tuple); err != nil || conn.Liberal() {
@@ -230,7 +240,7 @@ func BenchmarkCompose(b *testing.B) {
 				}
 				c.FlushAll()
 				now = now.Add(10 * time.Second)
-				c.table.Release(now)
+				c.table.Release()
 				c.index.tidy(c.table)
 			}
 			b.StopTimer()

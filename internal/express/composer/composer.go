@@ -208,7 +208,7 @@ func (c *Composer) Candidates(all []Candidate, now time.Time) (composed []int) {
 			q.placed = c.unconfirmed[waiting]
 		}
 	}
-	refused := c.release(now)
+	refused := c.release()
 	for _, q := range asked {
 		if q.placed != nil {
 			q.why = refused[q.placed]
@@ -292,16 +292,16 @@ func (c *Composer) placed(e *contable.Conentry) {
 // INVALID. Only these connections, both directions; never the sysctl. A daemon that is
 // killed before leaves Conentries that do nothing. It returns those that conntrack refuses,
 // and why.
-func (c *Composer) release(now time.Time) map[*contable.Conentry]Refusal {
+func (c *Composer) release() map[*contable.Conentry]Refusal {
 	refused := make(map[*contable.Conentry]Refusal)
 	all := slices.DeleteFunc(c.unconfirmed, (*contable.Conentry).Gone)
 	for i, answer := range c.ct.MakeLiberal(c.tuplesOf(all)) {
-		e, fits := all[i], c.confirm(all[i], answer, now)
+		e, fits := all[i], c.confirm(all[i], answer)
 		if fits && (answer.Conn.Orig.Proto != protoTCP || answer.Conn.Liberal()) {
 			c.decideLease(e, answer.Conn)
 			continue
 		}
-		c.table.Retire(e, now)
+		c.table.Retire(e)
 		switch {
 		case errors.Is(answer.Err, conntrack.ErrNotFound):
 			refused[e] = Untracked
@@ -315,13 +315,13 @@ func (c *Composer) release(now time.Time) map[*contable.Conentry]Refusal {
 
 // confirmAll asks conntrack again about Conentries. One whose connection conntrack judges by
 // sequence numbers again has another entry, which took the old one's place.
-func (c *Composer) confirmAll(all []*contable.Conentry, now time.Time) {
+func (c *Composer) confirmAll(all []*contable.Conentry) {
 	tuples := c.tuplesOf(all)
 	for i, answer := range c.ct.GetAll(tuples) {
 		e := all[i]
 		judged := tuples[i].Proto == protoTCP && !e.Untracked && !answer.Conn.Liberal()
-		if judged || !c.confirm(e, answer, now) {
-			c.table.Retire(e, now)
+		if judged || !c.confirm(e, answer) {
+			c.table.Retire(e)
 		}
 	}
 }
@@ -337,7 +337,7 @@ func (c *Composer) tuplesOf(all []*contable.Conentry) []conntrack.Tuple {
 // confirm takes what conntrack has of a connection now, and reports whether its Conentry
 // may stay. The end of a connection is announced only if it has a Conentry, and may have
 // come just before; a connection that conntrack did not see may be tracked by now.
-func (c *Composer) confirm(e *contable.Conentry, answer conntrack.Answer, now time.Time) bool {
+func (c *Composer) confirm(e *contable.Conentry, answer conntrack.Answer) bool {
 	conn := answer.Conn
 	if e.Untracked {
 		return errors.Is(answer.Err, conntrack.ErrNotFound)
@@ -353,9 +353,9 @@ func (c *Composer) confirm(e *contable.Conentry, answer conntrack.Answer, now ti
 }
 
 // withdraw has a Conentry confirmed by a regular packet.
-func (c *Composer) withdraw(e *contable.Conentry, now time.Time) {
+func (c *Composer) withdraw(e *contable.Conentry) {
 	if !c.table.Withdraw(e) {
-		c.table.Retire(e, now)
+		c.table.Retire(e)
 	}
 }
 

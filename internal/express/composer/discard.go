@@ -61,13 +61,13 @@ func forwardedBy(tuple conntrack.Tuple, p *discover.Port) (ifindex int) {
 
 // RetireDiscards removes all discards. After a change of rules or routes their
 // packets may no longer be dropped.
-func (c *Composer) RetireDiscards(now time.Time) { c.retireDiscards(allPorts, now) }
+func (c *Composer) RetireDiscards(now time.Time) { c.retireDiscards(allPorts) }
 
 // retireDiscards removes those of one port, or of allPorts, and counts them.
-func (c *Composer) retireDiscards(port int, now time.Time) (n int) {
+func (c *Composer) retireDiscards(port int) (n int) {
 	c.table.Discards(func(e *contable.Discard, _ contable.Discarded) {
 		if port == allPorts || e.Port == port {
-			c.table.RetireDiscard(e, now)
+			c.table.RetireDiscard(e)
 			n++
 		}
 	})

@@ -196,7 +196,7 @@ func (e *Early) set(ifindex int, outside, may bool) {
 func (e *Early) Flush(port int) (n int) {
 	e.set(port, false, false)
 	all := e.table.CloseEarly(port, time.Now())
-	e.end(all, time.Now())
+	e.end(all)
 	return len(all)
 }
 
@@ -218,7 +218,7 @@ func (e *Early) Sweep(now time.Time) {
 		}
 	}
 	began := time.Now()
-	e.end(over, now)
+	e.end(over)
 	payers{&e.time}.spend(time.Since(began), false)
 	e.takeUp(last, now)
 	e.table.RefillEarly(now)
@@ -229,10 +229,10 @@ func (e *Early) Sweep(now time.Time) {
 
 // end has packets of early Conentries go regular, after conntrack has been told of what it has
 // not seen.
-func (e *Early) end(all []contable.Early, now time.Time) {
+func (e *Early) end(all []contable.Early) {
 	e.tell(all)
 	for _, x := range all {
-		e.table.EndEarly(x, now)
+		e.table.EndEarly(x)
 	}
 }
 
@@ -275,7 +275,7 @@ func (e *Early) takeUp(all []contable.Early, now time.Time) {
 		asked = append(asked, question{at: p, payers: payers})
 		admitted, tuples = append(admitted, x), append(tuples, e.table.EarlyTuple(x))
 	}
-	e.end(refused, now)
+	e.end(refused)
 	for i, answer := range e.ct.MakeLiberal(tuples) {
 		q := asked[i]
 		q.why = e.takeUpOne(q.at, admitted[i], tuples[i], answer, now)
@@ -295,7 +295,7 @@ func (e *Early) takeUpOne(p *discover.Port, x contable.Early, tuple conntrack.Tu
 		why = PerPacketRule
 	}
 	if why != "" || !conn.Liberal() {
-		e.table.EndEarly(x, now)
+		e.table.EndEarly(x)
 		return why
 	}
 	c, err := e.table.TakeUp(x, conn, now)
@@ -304,7 +304,7 @@ func (e *Early) takeUpOne(p *discover.Port, x contable.Early, tuple conntrack.Tu
 		e.table.PutOff(x)
 		return ""
 	case err != nil:
-		e.table.EndEarly(x, now)
+		e.table.EndEarly(x)
 		return tableRefusal(err)
 	}
 	e.composed++

@@ -1,8 +1,6 @@
 package composer
 
 import (
-	"time"
-
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/contable"
 )
@@ -14,9 +12,9 @@ import (
 const allPorts = 0
 
 // Destroyed removes the Conentry of a connection that has left conntrack.
-func (c *Composer) Destroyed(gone conntrack.Destroyed, now time.Time) {
+func (c *Composer) Destroyed(gone conntrack.Destroyed) {
 	if e := c.table.Lookup(gone.Orig); e != nil && c.table.Conn(e).ID == gone.ID {
-		c.table.Retire(e, now)
+		c.table.Retire(e)
 	}
 }
 
@@ -27,11 +25,10 @@ func (c *Composer) Flush(port int) int { return c.flush(port) }
 func (c *Composer) FlushAll() int { return c.flush(allPorts) }
 
 func (c *Composer) flush(port int) int {
-	now := time.Now()
-	n := c.retireDiscards(port, now)
+	n := c.retireDiscards(port)
 	c.table.All(func(e *contable.Conentry) {
 		if port == allPorts || e.Has(port) {
-			c.table.Retire(e, now)
+			c.table.Retire(e)
 			n++
 		}
 	})
@@ -39,7 +36,7 @@ func (c *Composer) flush(port int) int {
 }
 
 // ForgetPort forgets a port that is no longer hooked, with its Conentries.
-func (c *Composer) ForgetPort(port int, now time.Time) {
-	c.table.ForgetPort(port, now)
+func (c *Composer) ForgetPort(port int) {
+	c.table.ForgetPort(port)
 	delete(c.accounts, port)
 }

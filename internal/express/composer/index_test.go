@@ -27,7 +27,7 @@ func TestIndex(t *testing.T) {
 	}
 	kindOf := func(e *contable.Conentry) kind { return kindOf(e, table.Conn(e)) }
 	old := kindOf(all[0])
-	table.Retire(all[0], time.Now())
+	table.Retire(all[0])
 	all[1].Status = 2
 	x.add(all[1], table.Conn(all[1]))
 	if n := len(x.kinds[kindOf(all[1])]); n != 1 {
@@ -39,8 +39,8 @@ func TestIndex(t *testing.T) {
 			t.Errorf("%+v has %d", k, len(got))
 		}
 	}
-	table.Retire(all[1], time.Now())
-	table.Retire(all[2], time.Now())
+	table.Retire(all[1])
+	table.Retire(all[2])
 	if x.tidy(table); len(x.kinds) != 0 || x.size != 0 {
 		t.Errorf("%d kinds are left", len(x.kinds))
 	}

@@ -65,18 +65,18 @@ func (c *Composer) join(e *contable.Conentry, p *discover.Port, tuple conntrack.
 		return nil, why
 	}
 	if e.Untracked || e.Peer() != 0 || c.ports.Port(e.Port()) == nil || a.paused {
-		c.table.Retire(e, now)
+		c.table.Retire(e)
 		c.ends[tuple] = oneEnd{p.Index, now} // the other one is announced again
 		return payers, ""
 	}
 	s := subjectOf(e)
 	s.peer = p.Index
 	if c.keepByRule(s, c.table.Conn(e)) {
-		c.table.Retire(e, now)
+		c.table.Retire(e)
 		return payers, PerPacketRule
 	}
 	if err := c.table.Join(e, c.end(p, tuple.Src.Addr())); err != nil {
-		c.table.Retire(e, now)
+		c.table.Retire(e)
 		return payers, tableRefusal(err)
 	}
 	if e.Lease() != 0 { // else release is about to give it one
@@ -109,8 +109,8 @@ func (c *Composer) pair(p *discover.Port, tuple conntrack.Tuple, now time.Time) 
 	if c.keepByRule(subject{port: there.Index, peer: p.Index, initiator: true, untracked: true}, conn) {
 		return PerPacketRule, true
 	}
-	c.table.RetireDiscardOf(p.Index, tuple, now)
-	c.table.RetireDiscardOf(there.Index, tuple.Reverse(), now)
+	c.table.RetireDiscardOf(p.Index, tuple)
+	c.table.RetireDiscardOf(there.Index, tuple.Reverse())
 	e, err := c.table.Pair(c.end(there, conn.Orig.Src.Addr()), c.end(p, tuple.Src.Addr()), conn.Orig, now)
 	if err != nil {
 		c.ends[tuple] = oneEnd{p.Index, now} // a slot may be free soon

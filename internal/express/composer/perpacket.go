@@ -160,7 +160,7 @@ func (c *Composer) RetireTouched(now time.Time) {
 	c.table.All(func(e *contable.Conentry) {
 		if c.keepByRule(subjectOf(e), c.table.Conn(e)) {
 			c.refuse(e.Port(), PerPacketRule)
-			c.table.Retire(e, now)
+			c.table.Retire(e)
 		}
 	})
 }

@@ -114,8 +114,8 @@ func (r *recheck) next(live func(contable.Ref) *contable.Conentry) (doubted, wai
 // announced. The loop calls it at each heartbeat.
 func (c *Composer) Recheck(now time.Time) {
 	doubted, waiting := c.recheck.next(c.table.Live)
-	c.confirmAll(append(doubted, waiting...), now)
-	c.confirmAll(c.recheck.nextMarked(c.rules.IsSilent(), c.table.Live), now)
+	c.confirmAll(append(doubted, waiting...))
+	c.confirmAll(c.recheck.nextMarked(c.rules.IsSilent(), c.table.Live))
 	for _, e := range waiting {
 		if !e.Gone() {
 			c.recheck.waiting = append(c.recheck.waiting, e.Ref())

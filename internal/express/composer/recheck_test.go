@@ -28,7 +28,7 @@ func TestRecheckNext(t *testing.T) {
 		refs = append(refs, e.Ref())
 	}
 	gone := refs[doubted+waiting]
-	table.Retire(table.Live(gone), time.Now())
+	table.Retire(table.Live(gone))
 	u := recheck{doubted: append(slices.Clone(refs[:doubted]), gone), waiting: append(slices.Clone(refs[doubted:doubted+waiting]), gone)}
 	asked := make(map[contable.Ref]int)
 	for range 4 {
@@ -64,11 +64,11 @@ func TestConfirmTranslation(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &Composer{table: table}
-	if !c.confirm(e, conntrack.Answer{Conn: masqueraded(4000)}, time.Now()) {
+	if !c.confirm(e, conntrack.Answer{Conn: masqueraded(4000)}) {
 		t.Error("the same one is another one")
 	}
 	conn.Reply.Dst = netip.AddrPortFrom(conn.Reply.Dst.Addr(), 4001)
-	if c.confirm(e, conntrack.Answer{Conn: conn}, time.Now()) {
+	if c.confirm(e, conntrack.Answer{Conn: conn}) {
 		t.Error("another one is the same")
 	}
 }

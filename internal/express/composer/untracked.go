@@ -68,7 +68,7 @@ func (c *Composer) composeUntracked(s subject, tuple conntrack.Tuple, now time.T
 	if c.keepByRule(s, conn) {
 		return PerPacketRule
 	}
-	c.table.RetireDiscardOf(p.Index, tuple, now)
+	c.table.RetireDiscardOf(p.Index, tuple)
 	here := c.end(p, tuple.Src.Addr())
 	if s.bridged {
 		here.Bridge = 0
@@ -105,7 +105,7 @@ func (c *Composer) RetireTracked(now time.Time) {
 		}
 	}
 	for _, e := range q.concerned {
-		c.table.Retire(e, now)
+		c.table.Retire(e)
 	}
 }
 

@@ -53,7 +53,7 @@ func TestAdopt(t *testing.T) {
 	if _, all := b.Totals(); all.Packets != 20 {
 		t.Errorf("%d express packets, want 20", all.Packets)
 	}
-	b.Retire(b.Lookup(conns[0].Orig), start)
+	b.Retire(b.Lookup(conns[0].Orig))
 	if b.Len() != 1 || b.LenOf(7) != 0 {
 		t.Errorf("%d left after one was retired", b.Len())
 	}

@@ -117,7 +117,7 @@ func firstFree(bucket []*uint32) (free *uint32, n int) {
 // reserve takes a free slot and a place for a key, which no program finds yet.
 func (t *Table) reserve(k datapath.Key) (uint32, error) {
 	if _, there := t.slotOf(k); there {
-		return 0, ErrExists // closed, in quarantine
+		return 0, ErrExists // closed, and not released yet
 	}
 	slot, ok := t.free.take()
 	if !ok {

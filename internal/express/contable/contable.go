@@ -32,10 +32,6 @@ var (
 	ErrEnding = errors.New("the connection is ending")
 )
 
-// quarantine is how long a closed slot keeps its key. No program that has
-// found the slot before can still be using it afterwards.
-const quarantine = 100 * time.Millisecond
-
 // Options bound a Table.
 type Options struct {
 	// Connections is the most Conentries in all.
@@ -54,8 +50,19 @@ type Options struct {
 	// Hooked reports whether a device may have SCON's programs: others have no part in
 	// any decision. nil is for all devices. Any goroutine may call it.
 	Hooked func(ifindex int) bool
+	// Grace says until when programs may be using a slot.
+	Grace Grace
 	// PageSlots is how many slots of each page are used, 0 for all; tests have few.
 	PageSlots int
+}
+
+// Grace counts RCU grace periods: *datapath.Grace. When one is over, the programs that ran when
+// it began have ended.
+type Grace interface {
+	// Next returns the number of the first one that has not begun yet.
+	Next() uint64
+	// Over returns the number of the last one that is over, and has another one begin.
+	Over() uint64
 }
 
 // Table is the set of all Conentries.
@@ -309,12 +316,12 @@ func (t *Table) account(e *Conentry) {
 
 // ForgetPort retires all Conentries of a port that is gone. Its counts move to
 // port 0, since another device may get the ifindex.
-func (t *Table) ForgetPort(port int, now time.Time) {
-	t.among(port, func(e *Conentry) { t.Retire(e, now) })
+func (t *Table) ForgetPort(port int) {
+	t.among(port, t.Retire)
 	t.live.forget(port)
 	for _, d := range t.live.discards {
 		if d.Port == port {
-			t.RetireDiscard(d, now)
+			t.RetireDiscard(d)
 		}
 	}
 	for _, r := range t.retired {
@@ -377,7 +384,7 @@ func (t *Table) Strays(e *Conentry) (at Elsewhere, noted bool) {
 }
 
 // Retire removes a Conentry: from now on its packets go regular.
-func (t *Table) Retire(e *Conentry, now time.Time) {
+func (t *Table) Retire(e *Conentry) {
 	if !e.isPlaced() {
 		return
 	}
@@ -393,18 +400,22 @@ func (t *Table) Retire(e *Conentry, now time.Time) {
 	delete(t.strays, e.ref)
 	e.gone = true
 	t.leave(e.Port())
-	t.retired = append(t.retired, closedSlots{e: e, since: now})
+	t.retired = append(t.retired, closedSlots{e: e, until: t.opts.Grace.Next()})
 }
 
 // closedSlots wait until no program can be using them.
 type closedSlots struct {
 	e     *Conentry
-	since time.Time
+	until uint64 // that grace period is over
 }
 
-// Release empties the slots of Conentries whose quarantine is over.
-func (t *Table) Release(now time.Time) {
-	for len(t.retired) > 0 && now.Sub(t.retired[0].since) >= quarantine {
+// Release empties the slots that no program can be using any more.
+func (t *Table) Release() {
+	if len(t.retired)+len(t.retiredDiscards) == 0 {
+		return
+	}
+	over := t.opts.Grace.Over()
+	for len(t.retired) > 0 && t.retired[0].until <= over {
 		e := t.retired[0].e
 		t.account(e)
 		for _, slot := range e.allSlots() {
@@ -413,5 +424,5 @@ func (t *Table) Release(now time.Time) {
 		t.entries.give(e)
 		t.retired = t.retired[1:]
 	}
-	t.releaseDiscards(now)
+	t.releaseDiscards(over)
 }

@@ -27,7 +27,7 @@ type Discard struct {
 // closedDiscard waits until no program can be using it.
 type closedDiscard struct {
 	*Discard
-	since time.Time
+	until uint64
 }
 
 // Discarded counts the packets that the programs dropped.
@@ -119,7 +119,7 @@ func (t *Table) Discarded() Discarded {
 }
 
 // RetireDiscard removes a discard: from now on its packets go regular.
-func (t *Table) RetireDiscard(d *Discard, now time.Time) {
+func (t *Table) RetireDiscard(d *Discard) {
 	key := t.KeyOf(d.Tuple, d.Port)
 	if t.live.discards[key] != d {
 		return
@@ -129,7 +129,7 @@ func (t *Table) RetireDiscard(d *Discard, now time.Time) {
 	atomic.StoreUint32(&h.Generation, 0)
 	t.live.removeDiscard(key)
 	t.leave(d.Port)
-	t.retiredDiscards = append(t.retiredDiscards, closedDiscard{d, now})
+	t.retiredDiscards = append(t.retiredDiscards, closedDiscard{d, t.opts.Grace.Next()})
 }
 
 // leave removes one entry from a container's share.
@@ -139,9 +139,9 @@ func (t *Table) leave(port int) {
 	}
 }
 
-// releaseDiscards empties the slots of those whose quarantine is over.
-func (t *Table) releaseDiscards(now time.Time) {
-	for len(t.retiredDiscards) > 0 && now.Sub(t.retiredDiscards[0].since) >= quarantine {
+// releaseDiscards empties the slots of discards as Release does, after a grace period.
+func (t *Table) releaseDiscards(over uint64) {
+	for len(t.retiredDiscards) > 0 && t.retiredDiscards[0].until <= over {
 		d := t.retiredDiscards[0].Discard
 		t.pastDiscarded = t.pastDiscarded.plus(t.dropped(d))
 		t.empty(d.slot)
@@ -156,7 +156,7 @@ func (t *Table) sweepDiscards(now time.Time) {
 		h := t.half(d.slot)
 		from := atomic.LoadUint32(&h.LeaseFrom)
 		if h.State != datapath.SlotDiscard || from == d.seen && now.Sub(d.Composed) >= undecidedDiscard {
-			t.RetireDiscard(d, now)
+			t.RetireDiscard(d)
 		}
 		d.seen = from
 	}

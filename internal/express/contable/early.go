@@ -63,9 +63,8 @@ type earlyPort struct {
 
 type closingPair struct {
 	pair
-	of     *earlyPort
-	since  time.Time
-	hidden bool // no program has found it since then
+	of    *earlyPort
+	until uint64 // that grace period is over
 }
 
 // EarlyState is what conntrack may not know of an early Conentry's connection.
@@ -227,7 +226,7 @@ func (e Early) Port() int { return e.of.port }
 
 // EndEarly has the packets of an early Conentry go regular. If a FIN went express since
 // DueEarly has returned it, that does so once more.
-func (t *Table) EndEarly(e Early, now time.Time) {
+func (t *Table) EndEarly(e Early) {
 	fins := 0
 	t.live.mu.Lock()
 	defer t.live.mu.Unlock()
@@ -243,7 +242,9 @@ func (t *Table) EndEarly(e Early, now time.Time) {
 		t.PutOff(e)
 		return
 	}
-	t.early.closing = append(t.early.closing, closingPair{pair: e.pair, of: e.of, since: now})
+	t.hide(e.sent)
+	t.hide(e.received)
+	t.early.closing = append(t.early.closing, closingPair{pair: e.pair, of: e.of, until: t.opts.Grace.Next()})
 }
 
 // fins counts the directions of a pair whose FIN went express.
@@ -359,7 +360,10 @@ func (t *Table) give(x pair, p *earlyPort) {
 
 // recycle frees pairs that no program can be using any more.
 func (t *Table) recycle(now time.Time) {
-	for len(t.early.closing) > 0 && now.Sub(t.early.closing[0].since) >= quarantine {
+	if len(t.early.closing) == 0 {
+		return
+	}
+	for over := t.opts.Grace.Over(); len(t.early.closing) > 0 && t.early.closing[0].until <= over; {
 		x := t.early.closing[0]
 		t.early.closing = t.early.closing[1:]
 		// A program was filling it, or has let a FIN pass meanwhile.
@@ -368,17 +372,10 @@ func (t *Table) recycle(now time.Time) {
 			continue
 		}
 		p := x.of
-		switch {
-		case p != t.early.ports[p.port] || len(p.ready) >= p.wanted || !t.hasShare(p, 0):
-			t.countEarly(x)
+		t.countEarly(x)
+		if p != t.early.ports[p.port] || len(p.ready) >= p.wanted || !t.hasShare(p, 0) {
 			t.freePair(x.pair, p)
-		case !x.hidden:
-			t.hide(x.sent)
-			t.hide(x.received)
-			x.since, x.hidden = now, true
-			t.early.closing = append(t.early.closing, x)
-		default:
-			t.countEarly(x)
+		} else {
 			p.ready = append(p.ready, x.pair)
 		}
 	}

@@ -25,11 +25,11 @@ func TestRef(t *testing.T) {
 	if b.Live(ref) != e || e.Gone() {
 		t.Error("a Conentry is not found by its Ref")
 	}
-	b.Retire(e, start)
+	b.Retire(e)
 	if b.Live(ref) != nil || !e.Gone() {
 		t.Error("a retired Conentry is found by its Ref")
 	}
-	b.Release(start.Add(time.Second))
+	b.Release()
 	next := b.compose(7, masqueraded(2), true, start)
 	if next.Number() != place {
 		t.Fatalf("the next one has place %d, not %d", next.Number(), place)
@@ -56,14 +56,14 @@ func TestComeAndGo(t *testing.T) {
 	conns := []func(int) conntrack.Conn{masqueraded, published, between, func(i int) conntrack.Conn { return over6(masqueraded(i)) }}
 	for range 20000 {
 		now = now.Add(10 * time.Millisecond)
-		b.Release(now)
+		b.Release()
 		b.grow()
 		i := r.IntN(800)
 		conn := conns[i%len(conns)](i)
 		conn.ID = uint32(i)
 		port := 7 + i%3
 		if ref, is := there[i]; is {
-			b.Retire(b.Live(ref), now)
+			b.Retire(b.Live(ref))
 			delete(there, i)
 		} else if e, err := b.Compose(endOf(port), conn.Orig, conn, now); err == nil {
 			there[i] = e.Ref()
@@ -97,7 +97,7 @@ func TestComeAndGo(t *testing.T) {
 		}
 	}
 	for _, port := range []int{7, 8, 9, 12} {
-		b.ForgetPort(port, now)
+		b.ForgetPort(port)
 		for _, ref := range there {
 			if e := b.Live(ref); e != nil && e.Has(port) {
 				t.Errorf("a Conentry of port %d is left", port)
@@ -167,7 +167,7 @@ func TestMemoryGoesBack(t *testing.T) {
 		left := connections / pages
 		b.All(func(e *contable.Conentry) {
 			if left > 0 {
-				b.Retire(e, now)
+				b.Retire(e)
 				left--
 			}
 		})

@@ -102,7 +102,7 @@ func (t *Table) Sweep(from, n uint32, now time.Time) (next uint32) {
 	next = t.Piece(from, n, func(e *Conentry) { t.sweep(e, now) })
 	if next == 0 {
 		t.sweepDiscards(now)
-		t.Release(now)
+		t.Release()
 		t.returned.expire(now)
 		t.entries.trim()
 	}
@@ -115,14 +115,14 @@ func (t *Table) sweep(e *Conentry, now time.Time) {
 	idle := t.observe(e, now)
 	switch {
 	case t.closed(e): // and its event was lost
-		t.Retire(e, now)
+		t.Retire(e)
 	case !t.decided(e) && t.entered(e) && t.Age(e, now) >= undecided:
 		t.discourage(e)
-		t.Retire(e, now)
+		t.Retire(e)
 	case idle >= t.idleLimit(e):
 		tuple, _ := t.tupleAt(e.outbound)
 		t.returned.put(t.KeyOf(tuple, 0), now.Add(-idle))
-		t.Retire(e, now)
+		t.Retire(e)
 	}
 }
 

@@ -89,7 +89,7 @@ func (b *bed) idleThrough(from time.Time) time.Time {
 	b.decided(1, 7)
 	for now := from; now.Before(from.Add(time.Hour)); now = now.Add(time.Second) {
 		if b.Sweep(now) == 1 {
-			b.Release(now.Add(time.Second))
+			b.Release()
 			return now
 		}
 	}
@@ -183,7 +183,7 @@ func TestAgeIsRhythm(t *testing.T) {
 			b.compose(7, masqueraded(1), true, start)
 			b.enterAll()
 			b.Sweep(after(9)) // leaves its signature
-			b.Release(after(10))
+			b.Release()
 			b.settings.Heartbeat = 1 << 20
 			since := uint32(b.settings.Heartbeat) - uint32(age/time.Millisecond)
 			first := uint64(since>>datapath.AgeShift(time.Millisecond)) & 0xffff
@@ -233,12 +233,12 @@ func (b *bed) enterAll() {
 func TestNoRhythm(t *testing.T) {
 	b := newBed(t, options())
 	b.compose(7, masqueraded(1), true, start)
-	b.Retire(b.Lookup(masqueraded(1).Orig), start)
-	b.Release(after(1))
+	b.Retire(b.Lookup(masqueraded(1).Orig))
+	b.Release()
 	b.compose(7, masqueraded(1), true, after(2))
 	b.enterAll()
 	b.Sweep(after(8)) // undecided
-	b.Release(after(9))
+	b.Release()
 	if retired := b.idleThrough(after(20)); retired != after(30) {
 		t.Errorf("retired %v after its start", retired.Sub(after(20)))
 	}

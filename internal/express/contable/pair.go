@@ -92,9 +92,9 @@ func opens(t conntrack.Tuple) bool { return t.Src.Port() >= t.Dst.Port() }
 
 // RetireDiscardOf removes the discard for packets that a container sends, if
 // there is one.
-func (t *Table) RetireDiscardOf(port int, tuple conntrack.Tuple, now time.Time) {
+func (t *Table) RetireDiscardOf(port int, tuple conntrack.Tuple) {
 	if d := t.live.discards[t.KeyOf(tuple, port)]; d != nil {
-		t.RetireDiscard(d, now)
+		t.RetireDiscard(d)
 	}
 }
 

@@ -3,7 +3,6 @@ package contable_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/contable"
@@ -75,8 +74,8 @@ func TestJoin(t *testing.T) {
 			if byPort[web.Port].SentPackets != 5 || byPort[db.Port].SentPackets != 3 || byPort[db.Port].Packets != 8 || all.Packets != 8 {
 				t.Errorf("%+v, %+v", byPort, all)
 			}
-			b.ForgetPort(db.Port, start)
-			b.Release(start.Add(time.Second))
+			b.ForgetPort(db.Port)
+			b.Release()
 			for i := range b.halves {
 				if b.halves[i].State != datapath.SlotEmpty {
 					t.Errorf("slot %d is left: %+v", i, b.halves[i])
@@ -129,7 +128,7 @@ func TestShareOfPairs(t *testing.T) {
 	if err := b.Join(e, web); !errors.Is(err, contable.ErrShare) {
 		t.Errorf("a third is joined: %v", err)
 	}
-	b.Retire(e, start)
+	b.Retire(e)
 	b.compose(db.Port, masqueraded(1), true, start)
 }
 

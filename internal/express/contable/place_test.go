@@ -86,8 +86,8 @@ func TestSecondPlaceGoes(t *testing.T) {
 	if n := b.Adopt(anyPort, tracked(conn), start); n != 1 || len(b.places()) != 2 {
 		t.Errorf("adopted %d, with %d places", n, len(b.places()))
 	}
-	b.Retire(b.Lookup(conn.Orig), start)
-	b.Release(start.Add(time.Minute))
+	b.Retire(b.Lookup(conn.Orig))
+	b.Release()
 	if places := len(b.places()); places != 0 || b.inUse() != 0 {
 		t.Errorf("%d places are left, %d slots", places, b.inUse())
 	}

@@ -112,7 +112,7 @@ func TestMakeStaleIsBounded(t *testing.T) {
 	if !b.MakeStale(changes.Scope{Ports: [2]int{8}}) {
 		t.Error("a port with one Conentry is not known")
 	}
-	b.ForgetPort(7, start)
+	b.ForgetPort(7)
 	if b.MakeStale(changes.Scope{Ports: [2]int{7}}) {
 		t.Error("a port that is gone is known")
 	}
@@ -235,10 +235,10 @@ func TestMakeStaleConcurrently(t *testing.T) {
 		if err := b.Discard(8, [6]byte{}, published(i).Reply, now); err != nil {
 			t.Fatal(err)
 		}
-		b.Retire(e, now)
-		b.Discards(func(d *contable.Discard, _ contable.Discarded) { b.RetireDiscard(d, now) })
+		b.Retire(e)
+		b.Discards(func(d *contable.Discard, _ contable.Discarded) { b.RetireDiscard(d) })
 		now = now.Add(time.Second)
-		b.Release(now)
+		b.Release()
 	}
 	close(end)
 	<-done

@@ -36,14 +36,14 @@ func TestTotals(t *testing.T) {
 		case 2:
 			b.All(func(e *contable.Conentry) {
 				if b.Conn(e).ID%7 == uint32(i%7) {
-					b.Retire(e, now)
+					b.Retire(e)
 				}
 			})
 		case 3:
-			b.Release(now)
+			b.Release()
 		case 4:
 			if i%5 == 0 {
-				b.ForgetPort(port, now)
+				b.ForgetPort(port)
 			}
 		}
 		// Packets of those that are retired may be in flight, too.
@@ -84,8 +84,8 @@ func TestForgetPort(t *testing.T) {
 		b.compose(port, masqueraded(i), true, start)
 		b.half(masqueraded(i).Orig, port).Packets = 10
 	}
-	b.Retire(b.Lookup(masqueraded(0).Orig), start)
-	b.ForgetPort(7, start)
+	b.Retire(b.Lookup(masqueraded(0).Orig))
+	b.ForgetPort(7)
 	if b.LenOf(7) != 0 || b.LenOf(8) != 1 {
 		t.Errorf("%d and %d Conentries left", b.LenOf(7), b.LenOf(8))
 	}
@@ -94,7 +94,7 @@ func TestForgetPort(t *testing.T) {
 		if byPort[7].Packets != 0 || byPort[8].Packets != 10 || byPort[0].Packets != 20 || all.Packets != 30 {
 			t.Errorf("totals %+v, %+v", byPort, all)
 		}
-		b.Release(start.Add(time.Second))
+		b.Release()
 	}
 }
 

@@ -62,10 +62,19 @@ const lease = 10 * time.Minute
 func (b *bed) newTable() {
 	b.t.Helper()
 	var err error
-	b.table, err = contable.New(b.Memory(), contable.Options{Connections: connections, PerContainer: connections, Lease: lease, Tick: b.Tick()})
+	b.table, err = contable.New(b.Memory(), contable.Options{Connections: connections, PerContainer: connections, Lease: lease, Grace: b.Grace(), Tick: b.Tick()})
 	if err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+// release waits until slots that were closed are empty.
+func (b *bed) release() {
+	b.t.Helper()
+	for until := b.Grace().Next(); b.Grace().Over() < until; {
+		time.Sleep(time.Millisecond)
+	}
+	b.table.Release()
 }
 
 // options have a lease that does not end on a slow machine.

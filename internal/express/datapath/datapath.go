@@ -138,6 +138,7 @@ type Datapath struct {
 	events   *ringbuf.Reader
 	hooker   hooker
 	uplinks  uplinks
+	grace    *Grace
 	traced
 	early   *early // nil unless it is open
 	tick    time.Duration
@@ -177,6 +178,9 @@ func Load(o Options) (_ *Datapath, err error) {
 		if err := d.initSettings(); err != nil {
 			return nil, err
 		}
+	}
+	if d.grace, err = NewGrace(); err != nil {
+		return nil, err
 	}
 	if d.events, err = ringbuf.NewReader(d.objs.Events); err != nil {
 		return nil, fmt.Errorf("reading the event buffer: %w", err)
@@ -422,11 +426,14 @@ func (d *Datapath) Beat() error {
 	return nil
 }
 
+// Grace counts grace periods of the programs.
+func (d *Datapath) Grace() *Grace { return d.grace }
+
 // Close releases the kernel side, which its pins keep alive. Closing twice is
 // harmless.
 func (d *Datapath) Close() error {
 	var errs []error
-	errs = append(errs, d.traced.close(), d.early.close())
+	errs = append(errs, d.traced.close(), d.early.close(), d.grace.Close())
 	if d.events != nil {
 		errs = append(errs, d.events.Close())
 	}

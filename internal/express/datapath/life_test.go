@@ -1,9 +1,9 @@
 package datapath_test
 
 import (
-	"github.com/scon-project/scon/internal/express/datapath"
 	"testing"
-	"time"
+
+	"github.com/scon-project/scon/internal/express/datapath"
 
 	"github.com/scon-project/scon/internal/express/contable"
 )
@@ -56,11 +56,11 @@ func TestLife(t *testing.T) {
 				t.Errorf("express totals %+v, want %+v", got, want)
 			}
 
-			b.table.Retire(e, time.Now())
+			b.table.Retire(e)
 			for _, w := range []direction{f.out, f.in} {
 				b.goesRegular(w, "closed")
 			}
-			b.table.Release(time.Now().Add(time.Second))
+			b.release()
 			for _, w := range []direction{f.out, f.in} {
 				b.goesRegular(w, "no_entry")
 			}

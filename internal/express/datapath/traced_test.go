@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -134,8 +133,8 @@ func (b *bed) wantForgotten(halves ...*datapath.Half) {
 	if len(events) != 1 || !events[0].Closed || events[0].Reset || b.table.At(events[0].Slot) == nil {
 		b.t.Fatalf("events %+v, want the end of the connection", events)
 	}
-	b.table.Retire(b.table.At(events[0].Slot), time.Now())
-	b.table.Release(time.Now().Add(time.Minute))
+	b.table.Retire(b.table.At(events[0].Slot))
+	b.release()
 }
 
 // The end of a connection that finds the event buffer full is known to be lost.
