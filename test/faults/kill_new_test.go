@@ -7,22 +7,25 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/test/bed/lab"
 	"github.com/scon-project/scon/test/bed/scontest"
 )
 
 // newcomers are TCP connections of a container that begin and end all the time: each is
-// closed after so many exchanges of 64 bytes that it has been express for some of them.
+// closed after so many exchanges of 64 bytes.
 type newcomers struct {
-	stop    chan struct{}
-	working sync.WaitGroup
-	ended   atomic.Uint64 // connections that were closed in order
-	failed  chan error    // of the first that was not
+	exchanges int
+	stop      chan struct{}
+	working   sync.WaitGroup
+	ended     atomic.Uint64 // connections that were closed in order
+	failed    chan error    // of the first that was not
 }
 
 // exchangesOfNew is twice what it takes until the daemon hears of a connection.
@@ -30,9 +33,9 @@ const exchangesOfNew = 12
 
 // startNew has clients open connections one after the other, all together at most so many
 // a second.
-func startNew(b *scontest.Bed, clients, perSecond int) *newcomers {
+func startNew(b *scontest.Bed, clients, perSecond, exchanges int) *newcomers {
 	b.T.Helper()
-	n := &newcomers{stop: make(chan struct{}), failed: make(chan error, 1)}
+	n := &newcomers{exchanges: exchanges, stop: make(chan struct{}), failed: make(chan error, 1)}
 	var l net.Listener
 	err := b.Do(lab.Edge, func() (err error) {
 		l, err = net.Listen("tcp4", netip.AddrPortFrom(lab.EdgeAddr, 0).String())
@@ -83,7 +86,7 @@ func (n *newcomers) run(addr string, interval time.Duration) error {
 			return nil
 		case <-pace.C:
 		}
-		if err := exchangeNew(addr); err != nil {
+		if err := exchangeNew(addr, n.exchanges); err != nil {
 			return fmt.Errorf("connection %d: %w", n.ended.Load(), err)
 		}
 		n.ended.Add(1)
@@ -91,7 +94,7 @@ func (n *newcomers) run(addr string, interval time.Duration) error {
 }
 
 // exchangeNew is one connection from its beginning to its end at both sides.
-func exchangeNew(addr string) error {
+func exchangeNew(addr string, exchanges int) error {
 	d := net.Dialer{Timeout: scontest.Patience}
 	c, err := d.Dial("tcp4", addr)
 	if err != nil {
@@ -102,7 +105,7 @@ func exchangeNew(addr string) error {
 		return err
 	}
 	b := make([]byte, 64)
-	for range exchangesOfNew {
+	for range exchanges {
 		if _, err = c.Write(b); err == nil {
 			_, err = io.ReadFull(c, b)
 		}
@@ -133,20 +136,35 @@ func (n *newcomers) end(t *testing.T) {
 
 // The daemon is killed again and again while connections begin and end: at any moment of
 // composing them, conntrack has been made liberal before a packet goes past it. No packet
-// is INVALID, and no connection breaks.
+// is INVALID, no connection breaks, and conntrack hears of the end of each.
 func TestKillAmongNewConnections(t *testing.T) {
 	t.Parallel()
+	for name, c := range map[string]struct {
+		exchanges int
+		short     bool
+	}{
+		"express": {exchangesOfNew, false},
+		"short":   {1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			killAmongNew(t, c.exchanges, c.short)
+		})
+	}
+}
+
+func killAmongNew(t *testing.T, exchanges int, short bool) {
 	kills := long(8, 200)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	b := newExpress(t, scontest.Layout{})
-	n := startNew(b, 8, long(1000, 5000))
+	b := newExpress(t, scontest.Layout{Config: func(c *config.Config) { c.ShortConnections = short }})
+	n := startNew(b, 8, long(1000, 5000), exchanges)
 	goExpress := func() {
 		t.Helper()
 		scontest.Eventually(t, "new connections go express", func() error {
 			if b.Status().Totals.ExpressPackets == 0 {
-				return fmt.Errorf("none of %d", n.ended.Load())
+				return fmt.Errorf("none of %d, short connections: %+v", n.ended.Load(), b.Status().Short)
 			}
 			return nil
 		})
@@ -161,4 +179,10 @@ func TestKillAmongNewConnections(t *testing.T) {
 	n.end(t)
 	t.Logf("%d connections", n.ended.Load())
 	b.WantNoInvalid()
+	scontest.Eventually(t, "conntrack has the end of all connections", func() error {
+		if left := strings.Count(b.Sh(lab.Device, "conntrack -L -p tcp --state ESTABLISHED"), "ESTABLISHED"); left > 0 {
+			return fmt.Errorf("it takes %d for established", left)
+		}
+		return nil
+	})
 }

@@ -44,11 +44,12 @@ lease: %v
 lease_max: %v
 lease_packets: %d
 flush_idle: %v
+short_connections: %v
 log:
   level: debug
 socket_group: %q
 startup: {enabled: %v}
 pipe: {enabled: %v, engines: [%s]}
-`, devices(c.Bridges), devices(c.Uplinks), c.Connections, c.PerContainerShare, c.Admit, c.Lease, c.LeaseMax, c.LeasePackets, c.FlushIdle, c.SocketGroup,
+`, devices(c.Bridges), devices(c.Uplinks), c.Connections, c.PerContainerShare, c.Admit, c.Lease, c.LeaseMax, c.LeasePackets, c.FlushIdle, c.ShortConnections, c.SocketGroup,
 		c.Startup.Enabled, c.Pipe.Enabled, strings.Join(c.Pipe.Engines, ", "))
 }
