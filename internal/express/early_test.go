@@ -1,6 +1,7 @@
 package express_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -253,21 +254,97 @@ func TestShortFlood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	wantShortOf(b, 2)
+	if c, ok := b.Container(1); !ok || c.Entries > share {
+		t.Errorf("the container has %d Conentries, of a share of %d", c.Entries, share)
+	}
+	b.WantNoInvalid()
+}
+
+// wantShortOf has a container make short connections, and fails unless they go express.
+func wantShortOf(b *scontest.Bed, n int) {
+	b.T.Helper()
+	before, _ := b.Container(n)
 	for range 2 {
 		for range 30 {
-			c := b.Outgoing("tcp", 2)
+			c := b.Outgoing("tcp", n)
 			c.MustPing(1)
 			finish(c)
 		}
 		time.Sleep(400 * time.Millisecond)
 	}
-	if c, ok := b.Container(2); !ok || c.ExpressPackets < 30*6 {
-		t.Errorf("%d packets of the other container's short connections went express", c.ExpressPackets)
+	if c, ok := b.Container(n); !ok || c.ExpressPackets < before.ExpressPackets+30*6 {
+		b.T.Errorf("%d packets of short connections of container %d went express", c.ExpressPackets-before.ExpressPackets, n)
 	}
+}
+
+// A container that begins connections and never goes on, answered or not, takes nothing of what
+// another one's short connections need, and gets its own slots back.
+func TestShortHalfOpen(t *testing.T) {
+	t.Parallel()
+	const share = 256
+	b := newLiberal(t, scontest.Layout{Containers: 2, Config: func(c *config.Config) {
+		c.Connections, c.PerContainerShare = 4*share, 25
+	}})
+	var l net.Listener
+	if err := b.Do(lab.Edge, func() (err error) { l, err = net.Listen("tcp4", ":7001"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	b.Sh(lab.Edge, `sysctl -qw net.ipv4.tcp_max_syn_backlog=65536 net.ipv4.tcp_syncookies=2
+		nft add table ip closed
+		nft add chain ip closed input { type filter hook input priority 0; }
+		nft add rule ip closed input tcp dport 7002 drop`)
+	b.Sh(lab.Container(1), `nft add table ip silent
+		nft add chain ip silent output { type filter hook output priority 0; }
+		nft add rule ip silent output tcp flags & rst == rst drop`)
+	err := b.Do(lab.Container(1), func() error {
+		for port := range uint16(4 * share) {
+			from := netip.AddrPortFrom(lab.ContainerAddr(1), 20000+port)
+			for _, to := range [...]uint16{7001, 7002} {
+				if err := sendSYN(from, netip.AddrPortFrom(lab.EdgeAddr, to)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantShortOf(b, 2)
 	if c, ok := b.Container(1); !ok || c.Entries > share {
 		t.Errorf("the container has %d Conentries, of a share of %d", c.Entries, share)
 	}
+	time.Sleep(1500 * time.Millisecond) // the age of connections that last
+	wantShortOf(b, 1)
 	b.WantNoInvalid()
+}
+
+// sendSYN sends the first packet of a connection of TCP, and no other one.
+func sendSYN(from, to netip.AddrPort) error {
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW|syscall.SOCK_CLOEXEC, syscall.IPPROTO_RAW)
+	if err != nil {
+		return err
+	}
+	defer syscall.Close(fd)
+	src, dst := from.Addr().As4(), to.Addr().As4()
+	p := make([]byte, 40)
+	p[0], p[8], p[9] = 0x45, 64, syscall.IPPROTO_TCP
+	copy(p[12:], src[:])
+	copy(p[16:], dst[:])
+	tcp := p[20:]
+	binary.BigEndian.PutUint16(tcp, from.Port())
+	binary.BigEndian.PutUint16(tcp[2:], to.Port())
+	tcp[12], tcp[13] = 5<<4, 0x02              // five words, SYN
+	binary.BigEndian.PutUint16(tcp[14:], 8192) // window
+	sum := uint32(syscall.IPPROTO_TCP + len(tcp))
+	for i := 12; i < len(p); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(p[i:]))
+	}
+	sum = sum>>16 + sum&0xffff
+	binary.BigEndian.PutUint16(tcp[16:], ^uint16(sum>>16+sum))
+	return syscall.Sendto(fd, p, 0, &syscall.SockaddrInet4{Addr: dst})
 }
 
 // answerOnce answers one request, and closes the connection after its client has.
