@@ -227,17 +227,27 @@ func (e *Early) Sweep(now time.Time) {
 	}
 }
 
+// mostTries is how often conntrack is told of the end of a connection in vain: for a second.
+const mostTries = int(time.Second / earlyInterval)
+
 // end has packets of early Conentries go regular, after conntrack has been told of what it has
-// not seen.
+// not seen. While it cannot be told of FINs, the next connection with the same addresses and
+// ports would be an established one for it: the programs let none begin.
 func (e *Early) end(all []contable.Early) {
-	e.tell(all)
+	failed := e.tell(all)
 	for _, x := range all {
-		e.table.EndEarly(x)
+		if failed[x.State] && x.HasFINs() && x.Tries < mostTries {
+			e.table.CloseUntold(x)
+		} else {
+			e.table.EndEarly(x)
+		}
 	}
 }
 
-// tell tells conntrack of what it has not seen of early Conentries.
-func (e *Early) tell(all []contable.Early) {
+// tell tells conntrack of what it has not seen of early Conentries. It returns the states of
+// those of which it could not.
+func (e *Early) tell(all []contable.Early) (failed map[contable.EarlyState]bool) {
+	failed = make(map[contable.EarlyState]bool)
 	told := map[contable.EarlyState][]conntrack.Tuple{}
 	for _, x := range all {
 		told[x.State] = append(told[x.State], e.table.EarlyTuple(x))
@@ -250,8 +260,10 @@ func (e *Early) tell(all []contable.Early) {
 	} {
 		if err := e.ct.UpdateAll(told[state], update); err != nil {
 			e.log.Error("telling conntrack of short connections", "error", err)
+			failed[state] = true
 		}
 	}
+	return failed
 }
 
 // takeUp makes early Conentries that last ones like others, and ends those that it cannot.

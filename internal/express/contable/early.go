@@ -85,7 +85,11 @@ type Early struct {
 	of    *earlyPort
 	since time.Time // when it was found
 	half  time.Time // when it was found that one end has sent its last data
+	Tries int       // how often CloseUntold was called
 }
+
+// HasFINs reports whether a FIN went express of which conntrack has to be told.
+func (e Early) HasFINs() bool { return e.State == EarlyHalfEnded || e.State == EarlyEnded }
 
 // OpenEarly sets slots aside for the container at a port, whose ring is given. IP sees its
 // packets come by bridge.
@@ -245,6 +249,19 @@ func (t *Table) EndEarly(e Early) {
 	t.hide(e.sent)
 	t.hide(e.received)
 	t.early.closing = append(t.early.closing, closingPair{pair: e.pair, of: e.of, until: t.opts.Grace.Next()})
+}
+
+// CloseUntold has the packets of an early Conentry go regular, of whose FINs conntrack could not
+// be told. DueEarly returns it once more.
+func (t *Table) CloseUntold(e Early) {
+	t.live.mu.Lock()
+	defer t.live.mu.Unlock()
+	for _, slot := range e.slots() {
+		t.half(slot).State = datapath.SlotClosed
+		atomic.StoreUint32(&t.half(slot).Generation, 0)
+	}
+	e.Tries++
+	t.PutOff(e)
 }
 
 // fins counts the directions of a pair whose FIN went express.
