@@ -235,7 +235,7 @@ func (d *Daemon) eventsAhead() error {
 // event takes what the programs report of a connection with a Conentry.
 func (d *Daemon) event(e datapath.Event, now time.Time) {
 	if e.Spares {
-		d.early.Sweep(now)
+		d.early.Refill(now)
 		return
 	}
 	switch entry := d.table.At(e.Slot); {

@@ -38,6 +38,7 @@ type Early struct {
 	programs Programs
 	log      *slog.Logger
 	due      *time.Timer
+	isDue    bool
 	uplinks  map[int]bool
 	failed   error // why OpenEarly failed
 	why      string
@@ -206,6 +207,14 @@ func (e *Early) FlushAll() (n int) {
 	return n
 }
 
+// Refill sets slots aside in place of those that were taken. Those in use, which the programs
+// write, are looked at for lack of others only, or if no Sweep is due.
+func (e *Early) Refill(now time.Time) {
+	if !e.table.RefillEarly(now) || !e.isDue {
+		e.Sweep(now)
+	}
+}
+
 // Sweep does what is due about early Conentries, and sets slots aside for others.
 func (e *Early) Sweep(now time.Time) {
 	due, any := e.table.DueEarly(now)
@@ -222,7 +231,7 @@ func (e *Early) Sweep(now time.Time) {
 	payers{&e.time}.spend(time.Since(began), false)
 	e.takeUp(last, now)
 	e.table.RefillEarly(now)
-	if any {
+	if e.isDue = any; any {
 		e.due.Reset(earlyInterval)
 	}
 }

@@ -314,10 +314,13 @@ const reportFirst = 1 << 16
 // reportAfter is bpf/lib/maps.h's half.proto.report_after, which is in a union.
 func reportAfter(h *datapath.Half) *uint32 { return &h.Proto.NoReply }
 
-// RefillEarly sets slots aside in place of those that were taken.
-func (t *Table) RefillEarly(now time.Time) {
+// RefillEarly sets slots aside in place of those that were taken, and reports whether there were
+// enough for each container.
+func (t *Table) RefillEarly(now time.Time) (enough bool) {
 	t.recycle(now)
+	enough = true
 	for _, p := range t.early.ports {
+		t.find(p, atomic.LoadUint32(&p.ring.Taken), now)
 		left := int(p.ring.Given - atomic.LoadUint32(&p.ring.Taken))
 		switch {
 		case left <= p.wanted/2:
@@ -329,7 +332,9 @@ func (t *Table) RefillEarly(now time.Time) {
 		for ; left < p.wanted && p.ring.Given-p.taken < uint32(datapath.SparesOfPort) && t.setAside(p); left++ {
 		}
 		atomic.StoreUint32(&p.ring.Half, p.ring.Given-uint32(left/2))
+		enough = enough && left >= p.wanted
 	}
+	return enough
 }
 
 // setAside makes a pair of free slots one that programs may take.
