@@ -2,12 +2,11 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
+	"sort"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +22,7 @@ func thisPinHost() *pin.Host {
 	for path, pid := range discover.Namespaces() {
 		all = append(all, pin.Namespace{Path: path, PID: pid})
 	}
-	slices.SortStableFunc(all, func(a, b pin.Namespace) int { return cmp.Compare(a.Path, b.Path) })
+	sort.SliceStable(all, func(i, j int) bool { return all[i].Path < all[j].Path })
 	return pin.ThisHost(all)
 }
 

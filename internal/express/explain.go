@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -106,7 +107,7 @@ func admission(o *Options) string {
 // sortFindings puts first what needs to be mended.
 func sortFindings(all []api.Finding) {
 	weight := map[string]int{"fail": -2, "warn": -1}
-	slices.SortStableFunc(all, func(a, b api.Finding) int { return weight[a.Level] - weight[b.Level] })
+	sort.SliceStable(all, func(i, j int) bool { return weight[all[i].Level] < weight[all[j].Level] })
 }
 
 // deliveryFindings say how express packets leave and reach a container, where

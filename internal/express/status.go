@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sort"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -131,11 +132,13 @@ func (v view) status() (api.Status, error) {
 			Origin: api.Origin(p.Container.Origin),
 		})
 	}
-	slices.SortStableFunc(s.Hooks, func(a, b api.Hook) int {
-		return cmp.Or(a.Ifindex-b.Ifindex, cmp.Compare(a.Hook, b.Hook))
+	sort.SliceStable(s.Hooks, func(i, j int) bool {
+		a, b := &s.Hooks[i], &s.Hooks[j]
+		return cmp.Or(a.Ifindex-b.Ifindex, cmp.Compare(a.Hook, b.Hook)) < 0
 	})
-	slices.SortStableFunc(s.Containers, func(a, b api.Container) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Dev, b.Dev))
+	sort.SliceStable(s.Containers, func(i, j int) bool {
+		a, b := &s.Containers[i], &s.Containers[j]
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Dev, b.Dev)) < 0
 	})
 	return s, nil
 }
@@ -180,7 +183,7 @@ func overlays(ports map[int]*hooks.Port) (all []api.Skipped) {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b api.Skipped) int { return cmp.Compare(a.Dev, b.Dev) })
+	sort.SliceStable(all, func(i, j int) bool { return all[i].Dev < all[j].Dev })
 	return all
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 
 	"github.com/scon-project/scon/internal/api"
 )
@@ -78,7 +79,10 @@ func TalkOf(all []Connection) Talk {
 	for _, l := range links {
 		t.Links = append(t.Links, *l)
 	}
-	slices.SortStableFunc(t.Links, func(a, b Link) int { return cmp.Or(a.Container-b.Container, a.Peer-b.Peer) })
+	sort.SliceStable(t.Links, func(i, j int) bool {
+		a, b := &t.Links[i], &t.Links[j]
+		return cmp.Or(a.Container-b.Container, a.Peer-b.Peer) < 0
+	})
 	return t
 }
 

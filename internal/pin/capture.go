@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
-	"slices"
+	"sort"
 	"strconv"
 	"strings"
 )
@@ -116,7 +116,7 @@ func (h *Host) idle(cpu string) []Idle {
 		us, _ := strconv.Atoi(latency)
 		states = append(states, Idle{State: filepath.Base(dir), Name: name, LatencyUS: us, Disabled: disabled == "1"})
 	}
-	slices.SortStableFunc(states, func(a, b Idle) int { return a.LatencyUS - b.LatencyUS })
+	sort.SliceStable(states, func(i, j int) bool { return states[i].LatencyUS < states[j].LatencyUS })
 	return states
 }
 

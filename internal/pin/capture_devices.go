@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -34,8 +35,9 @@ func (h *Host) devices() ([]Device, error) {
 		}
 		found = append(found, unseen...)
 	}
-	slices.SortStableFunc(found, func(a, b Device) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Name, b.Name))
+	sort.SliceStable(found, func(i, j int) bool {
+		a, b := found[i], found[j]
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Name, b.Name)) < 0
 	})
 	return found, nil
 }
@@ -132,7 +134,7 @@ func (t tree) queues(name, pattern, file string) []Queue {
 		}
 		list = append(list, q)
 	}
-	slices.SortStableFunc(list, func(a, b Queue) int { return a.number() - b.number() })
+	sort.SliceStable(list, func(i, j int) bool { return list[i].number() < list[j].number() })
 	return list
 }
 

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -207,7 +208,7 @@ func pollers(ifindex int) ([]int, error) {
 			all = append(all, n)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b napi) int { return int(a.id) - int(b.id) })
+	sort.SliceStable(all, func(i, j int) bool { return all[i].id < all[j].id })
 	var pids []int
 	for _, n := range all {
 		pids = append(pids, int(n.pid))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 )
 
@@ -49,7 +50,7 @@ func New(s Snapshot, o Options) (Plan, error) {
 	p.irqbalance(devices)
 	// Those that must be near something choose first.
 	devices = slices.Clone(devices)
-	slices.SortStableFunc(devices, func(a, b Device) int { return nodeless(a) - nodeless(b) })
+	sort.SliceStable(devices, func(i, j int) bool { return nodeless(devices[i]) < nodeless(devices[j]) })
 	for _, d := range devices {
 		if d.Veth != nil {
 			p.veth(d)
@@ -63,8 +64,9 @@ func New(s Snapshot, o Options) (Plan, error) {
 	if len(p.plan.Settings) == 0 {
 		p.note("nothing is changed")
 	}
-	slices.SortStableFunc(p.plan.Settings, func(a, b Setting) int {
-		return slices.Index(kinds, a.Kind) - slices.Index(kinds, b.Kind)
+	settings := p.plan.Settings
+	sort.SliceStable(settings, func(i, j int) bool {
+		return slices.Index(kinds, settings[i].Kind) < slices.Index(kinds, settings[j].Kind)
 	})
 	return p.plan, nil
 }

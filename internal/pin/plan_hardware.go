@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"sort"
 	"strconv"
 )
 
@@ -42,7 +43,7 @@ func (d Device) groups() (queues []group, others []Vector) {
 		}
 		others = nil
 	}
-	slices.SortStableFunc(queues, func(a, b group) int { return a.number - b.number })
+	sort.SliceStable(queues, func(i, j int) bool { return queues[i].number < queues[j].number })
 	return queues, others
 }
 

@@ -3,7 +3,7 @@ package pipe
 import (
 	"cmp"
 	"maps"
-	"slices"
+	"sort"
 	"time"
 
 	"github.com/scon-project/scon/internal/pipe/control"
@@ -45,10 +45,11 @@ func (b *Broker) Status() control.Pipe {
 		s.SentBytes += conn.Client.SentBytes + conn.Server.SentBytes
 		s.Connections = append(s.Connections, conn)
 	}
-	slices.SortStableFunc(s.Names, func(a, b control.PipeName) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Netns, b.Netns))
+	sort.SliceStable(s.Names, func(i, j int) bool {
+		a, b := &s.Names[i], &s.Names[j]
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Netns, b.Netns)) < 0
 	})
-	slices.SortStableFunc(s.Connections, func(a, b control.PipeConnection) int { return cmp.Compare(a.ID, b.ID) })
+	sort.SliceStable(s.Connections, func(i, j int) bool { return s.Connections[i].ID < s.Connections[j].ID })
 	return s
 }
 

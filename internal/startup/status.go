@@ -5,7 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
+	"sort"
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
@@ -39,9 +39,10 @@ func (a *Agent) Startup() (control.Startup, error) {
 		}
 		s.Attachments = append(s.Attachments, at)
 	}
-	slices.SortStableFunc(s.Networks, func(x, y control.StartupNetwork) int { return cmp.Compare(x.Name, y.Name) })
-	slices.SortStableFunc(s.Attachments, func(x, y control.StartupAttachment) int {
-		return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(x.Container, y.Container), cmp.Compare(x.IfName, y.IfName))
+	sort.SliceStable(s.Networks, func(i, j int) bool { return s.Networks[i].Name < s.Networks[j].Name })
+	sort.SliceStable(s.Attachments, func(i, j int) bool {
+		x, y := &s.Attachments[i], &s.Attachments[j]
+		return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(x.Container, y.Container), cmp.Compare(x.IfName, y.IfName)) < 0
 	})
 	return s, nil
 }

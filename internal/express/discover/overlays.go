@@ -1,13 +1,12 @@
 package discover
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"path/filepath"
-	"slices"
+	"sort"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +42,7 @@ func (n *Namer) overlays(networks map[string]string) (all []Overlay) {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b Overlay) int { return cmp.Compare(a.Name, b.Name) })
+	sort.SliceStable(all, func(i, j int) bool { return all[i].Name < all[j].Name })
 	return all
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -118,7 +119,7 @@ func (s *Scanner) topology(opts Options) (Topology, error) {
 	} else if err := sc.nameUplinks(opts.Uplinks); err != nil {
 		return Topology{}, err
 	}
-	slices.SortStableFunc(sc.found.Uplinks, func(a, b Uplink) int { return a.Index - b.Index })
+	sort.SliceStable(sc.found.Uplinks, func(i, j int) bool { return sc.found.Uplinks[i].Index < sc.found.Uplinks[j].Index })
 	return sc.found, nil
 }
 

@@ -6,6 +6,7 @@ package history
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -269,8 +270,9 @@ func (h *History) Of(container string, after time.Time) api.History {
 			answer.Points = append(answer.Points, p)
 		}
 	})
-	slices.SortStableFunc(answer.Containers, func(a, b api.HistoryContainer) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Dev, b.Dev), cmp.Compare(a.ID, b.ID))
+	sort.SliceStable(answer.Containers, func(i, j int) bool {
+		a, b := &answer.Containers[i], &answer.Containers[j]
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Dev, b.Dev), cmp.Compare(a.ID, b.ID)) < 0
 	})
 	return answer
 }

@@ -2,6 +2,7 @@ package hooks
 
 import (
 	"slices"
+	"sort"
 
 	"github.com/vishvananda/netlink"
 
@@ -66,6 +67,6 @@ func (above uppers) of(dev rules.Device) []rules.Device {
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b rules.Device) int { return a.Index - b.Index })
+	sort.SliceStable(all, func(i, j int) bool { return all[i].Index < all[j].Index })
 	return all
 }

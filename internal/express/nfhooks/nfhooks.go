@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -109,8 +110,9 @@ func (r *Reader) Foreign() (all []Hook, err error) {
 	all = slices.DeleteFunc(all, func(h Hook) bool {
 		return int(h.Point) >= len(points) || families[h.Family] == "" || !h.isOnPath() || h.isKnown()
 	})
-	slices.SortStableFunc(all, func(a, b Hook) int {
-		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Point, b.Point), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.String(), b.String()))
+	sort.SliceStable(all, func(i, j int) bool {
+		a, b := &all[i], &all[j]
+		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Point, b.Point), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.String(), b.String())) < 0
 	})
 	return all, nil
 }
