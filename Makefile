@@ -61,8 +61,8 @@ export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/
 # The sockets speak HTTP/1.1: HTTP/2 is not linked.
 # What waits for the kernel, reads settings and types once, only commands run, or nothing runs (net/http links TLS, and
 # the sockets have none) is not inlined: by 1 MB less. The ways of packets, connections and rules are.
-NOT_INLINED := charm.land/... compress/... crypto/... debug/... encoding/asn1/... image/... internal/zstd math/big mime/... net/... regexp/... text/... vendor/... \
-	$(addprefix github.com/,charmbracelet/... cilium/ebpf/... clipperhouse/... containernetworking/... docker/... goccy/... google/nftables/... mattn/... rivo/... spf13/... vishvananda/... xo/...) \
+NOT_INLINED := compress/... crypto/... debug/... encoding/asn1/... internal/zstd math/big mime/... net/... regexp/... text/... vendor/... \
+	$(addprefix github.com/,cilium/ebpf/... containernetworking/... docker/... goccy/... google/nftables/... spf13/... vishvananda/...) \
 	$(addprefix github.com/scon-project/scon/,cmd/... $(addprefix internal/,api cli config doctor live metrics pin redact report service state suggest top web))
 SCONFLAGS := -trimpath -tags "nethttpomithttp2 $(TAGS)" $(NOT_INLINED:%=-gcflags=%=-l)
 

@@ -4,8 +4,6 @@ import (
 	"io"
 	"strings"
 
-	"github.com/charmbracelet/x/ansi"
-
 	"github.com/scon-project/scon/internal/plain"
 )
 
@@ -84,7 +82,7 @@ func wraps[T any](columns []Column[T]) int {
 // layOut returns a row's lines. The text of the cell at wrap continues in further ones.
 func layOut(cells []cell, wrap, width int) (lines []string) {
 	var more []string
-	if wrap >= 0 && ansi.StringWidth(cells[wrap].text) > cells[wrap].width {
+	if wrap >= 0 && Cells(cells[wrap].text) > cells[wrap].width {
 		parts := pieces(cells[wrap].text)
 		cells[wrap].text, more = parts[0], parts[1:]
 	}
@@ -107,12 +105,12 @@ func layOut(cells []cell, wrap, width int) (lines []string) {
 
 // trim cuts a line to a width, and its trailing spaces off.
 func trim(line string, width int) string {
-	return strings.TrimRight(ansi.Truncate(strings.TrimRight(line, " "), width, ""), " ")
+	return strings.TrimRight(Cut(strings.TrimRight(line, " "), width, ""), " ")
 }
 
 func (c cell) String() string {
-	text := ansi.Truncate(c.text, c.width, "…")
-	pad := strings.Repeat(" ", c.width-ansi.StringWidth(text))
+	text := Cut(c.text, c.width, "…")
+	pad := strings.Repeat(" ", c.width-Cells(text))
 	if text = Paint(c.tone, text); c.right {
 		return pad + text
 	}
@@ -126,9 +124,9 @@ func pieces(text string) []string { return strings.SplitAfter(text, "->") }
 type size struct{ natural, piece int }
 
 func (s *size) add(text string) {
-	s.natural = max(s.natural, ansi.StringWidth(text))
+	s.natural = max(s.natural, Cells(text))
 	for _, p := range pieces(text) {
-		s.piece = max(s.piece, ansi.StringWidth(p))
+		s.piece = max(s.piece, Cells(p))
 	}
 }
 

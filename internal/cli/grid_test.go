@@ -3,8 +3,6 @@ package cli
 import (
 	"strings"
 	"testing"
-
-	"github.com/charmbracelet/x/ansi"
 )
 
 type connection struct{ container, tuple, idle string }
@@ -22,7 +20,7 @@ func lines(rows []connection, width int) string {
 	for _, row := range all {
 		text += strings.Join(row, "\n") + "\n"
 	}
-	return ansi.Strip(text)
+	return Bare(text)
 }
 
 // A text that does not fit continues below, before others are cut; where it would be as

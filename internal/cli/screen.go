@@ -5,8 +5,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/charmbracelet/colorprofile"
-	"github.com/charmbracelet/x/ansi"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/api"
@@ -22,16 +20,29 @@ const (
 	Good
 	Warn
 	Bad
-	Faint // less important
+	Faint  // less important
+	Chosen // under the cursor
 )
 
-var styles = [...]ansi.Style{
-	Head:  ansi.Style{}.Bold(),
-	Good:  ansi.Style{}.ForegroundColor(ansi.Green),
-	Warn:  ansi.Style{}.ForegroundColor(ansi.Yellow),
-	Bad:   ansi.Style{}.ForegroundColor(ansi.Red),
-	Faint: ansi.Style{}.Faint(),
-}
+// SGR sequences of terminals: what begins a tone, and what ends all.
+const (
+	escape = "\x1b["
+	bold   = escape + "1m"
+	green  = escape + "32m"
+	yellow = escape + "33m"
+	red    = escape + "31m"
+	faint  = escape + "2m"
+	swap   = escape + "7m"
+	end    = escape + "m"
+)
+
+var begins = [...]string{Head: bold, Good: green, Warn: yellow, Bad: red, Faint: faint, Chosen: swap}
+
+// What replaces painted texts where a terminal has no colors, or no sequences at all.
+var (
+	colorless = strings.NewReplacer(green, "", yellow, "", red, "")
+	bare      = strings.NewReplacer(bold, "", green, "", yellow, "", red, "", faint, "", swap, "", end, "")
+)
 
 // StateTone is that of a state of express.
 func StateTone(state string) Tone {
@@ -62,25 +73,37 @@ func Paint(t Tone, text string) string {
 	if t == Plain || text == "" {
 		return text
 	}
-	return styles[t].Styled(text)
+	return begins[t] + text + end
 }
 
-// Profile returns which colors out shows: none if it is no terminal, with TERM=dumb, and
-// with NO_COLOR, whatever its value is.
-func Profile(out io.Writer) colorprofile.Profile {
-	if !IsTerminal(out) {
-		return colorprofile.NoTTY
-	}
-	profile := colorprofile.Env(os.Environ())
-	if os.Getenv("NO_COLOR") != "" {
-		return min(profile, colorprofile.ASCII)
-	}
-	return profile
-}
+// Bare returns a painted text without its tones.
+func Bare(text string) string { return bare.Replace(text) }
 
-// Colored returns a writer that leaves out the colors that out does not show.
+// Colored returns a writer that leaves out what out does not show: all tones if it is no
+// terminal, and with TERM=dumb; colors with NO_COLOR, whatever its value is. A sequence
+// comes in one Write.
 func Colored(out io.Writer) io.Writer {
-	return &colorprofile.Writer{Forward: out, Profile: Profile(out)}
+	switch term := os.Getenv("TERM"); {
+	case !IsTerminal(out) || term == "" || term == "dumb":
+		return replaced{out, bare}
+	case os.Getenv("NO_COLOR") != "":
+		return replaced{out, colorless}
+	default:
+		return out
+	}
+}
+
+// replaced is a writer that writes something else.
+type replaced struct {
+	out io.Writer
+	by  *strings.Replacer
+}
+
+func (r replaced) Write(text []byte) (int, error) {
+	if _, err := r.by.WriteString(r.out, string(text)); err != nil {
+		return 0, err
+	}
+	return len(text), nil
 }
 
 // file is a stream that may be a terminal.
@@ -112,7 +135,7 @@ func IsTerminal(stream any) bool {
 // Wrap breaks a text behind a prefix into lines of a width: between words, and behind "->".
 // Further lines are indented as far as the prefix is wide. A longer word stays whole.
 func Wrap(prefix, text string, width int) string {
-	indent := strings.Repeat(" ", ansi.StringWidth(prefix))
+	indent := strings.Repeat(" ", Cells(prefix))
 	line, empty := prefix, true
 	var lines []string
 	for _, word := range strings.Fields(text) {
@@ -120,7 +143,7 @@ func Wrap(prefix, text string, width int) string {
 		for _, piece := range pieces(word) {
 			if empty {
 				space = ""
-			} else if ansi.StringWidth(line+space+piece) > width {
+			} else if Cells(line+space+piece) > width {
 				lines = append(lines, line)
 				line, space = indent, ""
 			}

@@ -6,9 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
-
-	tea "charm.land/bubbletea/v2"
-	"github.com/charmbracelet/x/ansi"
+	"unicode/utf8"
 
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/live"
@@ -22,14 +20,7 @@ const around = 1 + 3 + 1 + 1 + 1
 // room is how many rows of the table the screen has.
 func (m *Model) room() int { return max(1, m.height-around) }
 
-// View draws the screen. What has a color has a sign, too: a terminal may have none.
-func (m *Model) View() tea.View {
-	v := tea.NewView(strings.Join(m.lines(), "\n"))
-	v.AltScreen = true
-	v.WindowTitle = "scon top"
-	return v
-}
-
+// lines are those of the screen. What has a color has a sign, too: a terminal may have none.
 func (m *Model) lines() []string {
 	lines := []string{m.cut(m.title())}
 	if m.last.At.IsZero() {
@@ -50,7 +41,7 @@ func (m *Model) lines() []string {
 	return append(m.fill(append(lines, m.tableLines()...)), m.cut(m.bottom()))
 }
 
-func (m *Model) cut(line string) string { return ansi.Truncate(line, m.width, "…") }
+func (m *Model) cut(line string) string { return cli.Cut(line, m.width, "…") }
 
 // fill leaves the last line of the screen to the keys.
 func (m *Model) fill(lines []string) []string {
@@ -96,7 +87,7 @@ func (m *Model) tabs() string {
 			text = fmt.Sprintf(" %s %d of %d ", name, counts[i], totals[i])
 		}
 		if i == m.table {
-			text = reverse("[" + text[1:len(text)-1] + "]")
+			text = cli.Paint(cli.Chosen, "["+text[1:len(text)-1]+"]")
 		}
 		b.WriteString(text)
 	}
@@ -129,7 +120,7 @@ func (m *Model) tableLines() []string {
 		}
 		for _, line := range row {
 			if *first+i == at {
-				line = reverse(m.cut(before + ansi.Strip(line)))
+				line = cli.Paint(cli.Chosen, m.cut(before+cli.Bare(line)))
 			} else {
 				line = m.cut(before + line)
 			}
@@ -189,14 +180,30 @@ func (m *Model) bottom() string {
 	}
 }
 
-func reverse(s string) string { return ansi.Style{}.Reverse(true).Styled(s) }
-
-// wrap makes a page's lines of a text.
+// wrap makes a page's lines of a text. It breaks them between words, and a word that is longer
+// than a line.
 func (m *Model) wrap(text string) (lines []string) {
 	for l := range strings.Lines(text) {
-		lines = append(lines, strings.Split(ansi.Wrap(plain.Text(strings.TrimRight(l, "\n")), m.width, ""), "\n")...)
+		for l, more := plain.Text(strings.TrimRight(l, "\n")), true; more; more = l != "" {
+			n := m.fitting(l)
+			lines = append(lines, strings.TrimRight(l[:n], " "))
+			l = strings.TrimLeft(l[n:], " ")
+		}
 	}
 	return lines
+}
+
+// fitting returns how much of a text one line takes.
+func (m *Model) fitting(text string) int {
+	if cli.Cells(text) <= m.width {
+		return len(text)
+	}
+	n := len(cli.Cut(text, m.width, ""))
+	if space := strings.LastIndexByte(text[:n+1], ' '); strings.TrimSpace(text[:max(0, space)]) != "" {
+		return space
+	}
+	_, least := utf8.DecodeRuneInString(text) // where not even one character fits
+	return max(n, least)
 }
 
 // Write writes a view without a screen: the summary, and all rows of all tables.

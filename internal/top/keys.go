@@ -4,8 +4,6 @@ import (
 	"strings"
 	"unicode"
 
-	tea "charm.land/bubbletea/v2"
-
 	"github.com/scon-project/scon/internal/live"
 )
 
@@ -28,20 +26,19 @@ connection is conntrack's, "-" without net.netfilter.nf_conntrack_acct.
 `
 
 // press applies a key.
-func (m *Model) press(key tea.KeyPressMsg) tea.Cmd {
-	name := key.String()
+func (m *Model) press(k key) command {
 	switch {
-	case name == "ctrl+c":
-		return tea.Quit
+	case k.name == "ctrl+c":
+		return func() any { return quit{} }
 	case m.editing:
-		m.pressEditing(name, key.Text)
+		m.pressEditing(k)
 		return nil
-	case m.page != nil && m.pressPage(name):
+	case m.page != nil && m.pressPage(k.name):
 		return nil
 	}
-	switch name {
+	switch k.name {
 	case "q":
-		return tea.Quit
+		return func() any { return quit{} }
 	case "?":
 		m.page = &page{title: "Keys", lines: m.wrap(help)}
 	case "tab":
@@ -67,7 +64,7 @@ func (m *Model) press(key tea.KeyPressMsg) tea.Cmd {
 	case "enter":
 		return m.explain()
 	default:
-		m.move(name, &m.cursor[m.table], m.rows())
+		m.move(k.name, &m.cursor[m.table], m.rows())
 	}
 	return nil
 }
@@ -119,8 +116,8 @@ func (m *Model) pressPage(key string) bool {
 	return true
 }
 
-func (m *Model) pressEditing(key, text string) {
-	switch key {
+func (m *Model) pressEditing(k key) {
+	switch k.name {
 	case "enter":
 		m.editing = m.textWrong != ""
 	case "esc":
@@ -133,7 +130,7 @@ func (m *Model) pressEditing(key, text string) {
 	case "ctrl+u":
 		m.edit("")
 	default:
-		m.edit(m.text + text)
+		m.edit(m.text + k.text)
 	}
 }
 
@@ -172,7 +169,7 @@ func (m *Model) ofContainer() {
 }
 
 // explain asks the daemon about the selected row.
-func (m *Model) explain() tea.Cmd {
+func (m *Model) explain() command {
 	if m.rows() == 0 || m.table == changesTable {
 		return nil
 	}
@@ -184,7 +181,7 @@ func (m *Model) explain() tea.Cmd {
 		subject = subjectOf(&m.shown.Connections[at])
 	}
 	m.page = &page{title: subject, lines: []string{"asking the daemon ..."}}
-	return func() tea.Msg {
+	return func() any {
 		e, err := m.daemon.Explain(subject)
 		return explained{subject, e, err}
 	}

@@ -1,17 +1,13 @@
-// Package top is the live view of "scon top" in a terminal. It follows The Elm
-// Architecture of bubbletea: messages change the model, and the view is drawn from it.
+// Package top is the live view of "scon top" in a terminal: messages change the model, one
+// after another, and the screen is drawn from it. What takes time is a command: it runs beside
+// them, and returns a message.
 package top
 
 import (
-	"fmt"
-	"os"
 	"strings"
 	"time"
 
-	tea "charm.land/bubbletea/v2"
-
 	"github.com/scon-project/scon/internal/api"
-	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/live"
 )
 
@@ -81,15 +77,6 @@ func New(daemon Daemon, opts Options) (*Model, error) {
 	return &Model{daemon: daemon, opts: opts, filter: filter, text: opts.Filter, width: 80, height: 24}, nil
 }
 
-// Run shows the view until the user leaves it.
-func (m *Model) Run() error {
-	_, err := tea.NewProgram(m, tea.WithColorProfile(cli.Profile(os.Stdout))).Run()
-	if err != nil {
-		return fmt.Errorf("show the view: %w", err)
-	}
-	return nil
-}
-
 // taken is a snapshot, or why there is none.
 type taken struct {
 	snapshot live.Snapshot
@@ -106,37 +93,48 @@ type explained struct {
 // due says that the next snapshot is due.
 type due struct{}
 
-// Init asks for the first snapshot.
-func (m *Model) Init() tea.Cmd { return m.take() }
+// resized says how many columns and lines the terminal has.
+type resized struct{ width, height int }
 
-func (m *Model) take() tea.Cmd {
+// quit ends the view.
+type quit struct{}
+
+// command returns a message, after a while.
+type command func() any
+
+// take asks for a snapshot.
+func (m *Model) take() command {
 	m.asked = time.Now()
-	return func() tea.Msg {
+	return func() any {
 		s, err := live.Take(m.daemon)
 		return taken{s, err}
 	}
 }
 
-// Update applies a message.
-func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
-	switch msg := msg.(type) {
-	case tea.WindowSizeMsg:
-		m.width, m.height = msg.Width, msg.Height
+// update applies a message. The command is nil if nothing is to be done.
+func (m *Model) update(message any) command {
+	switch message := message.(type) {
+	case resized:
+		m.width, m.height = message.width, message.height
 	case taken:
-		m.accept(msg)
-		return m, tea.Tick(max(0, m.opts.Interval-time.Since(m.asked)), func(time.Time) tea.Msg { return due{} })
-	case due:
-		return m, m.take()
-	case explained:
-		m.explained(msg)
-	case tea.PasteMsg:
-		if m.editing {
-			m.edit(m.text + msg.Content)
+		m.accept(message)
+		next := m.asked.Add(m.opts.Interval)
+		return func() any {
+			time.Sleep(time.Until(next))
+			return due{}
 		}
-	case tea.KeyPressMsg:
-		return m, m.press(msg)
+	case due:
+		return m.take()
+	case explained:
+		m.explained(message)
+	case pasted:
+		if m.editing {
+			m.edit(m.text + string(message))
+		}
+	case key:
+		return m.press(message)
 	}
-	return m, nil
+	return nil
 }
 
 func (m *Model) accept(t taken) {

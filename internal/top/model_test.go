@@ -9,10 +9,8 @@ import (
 	"testing"
 	"time"
 
-	tea "charm.land/bubbletea/v2"
-	"github.com/charmbracelet/x/ansi"
-
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/live"
 )
 
@@ -75,30 +73,30 @@ func newBed(t *testing.T, containers ...string) *bed {
 }
 
 // look takes a snapshot.
-func (b *bed) look() { b.Update(b.take()()) }
+func (b *bed) look() { b.update(b.take()()) }
 
 // press presses keys: names of keys, or single characters.
 func (b *bed) press(keys ...string) {
-	b.t.Helper()
-	codes := map[string]rune{
-		"tab": tea.KeyTab, "enter": tea.KeyEnter, "esc": tea.KeyEscape, "up": tea.KeyUp, "down": tea.KeyDown, "space": ' ',
-		"backspace": tea.KeyBackspace, "end": tea.KeyEnd, "pgdown": tea.KeyPgDown, "home": tea.KeyHome,
-	}
-	for _, key := range keys {
-		k := tea.Key{Text: key, Code: []rune(key)[0]}
-		if code, ok := codes[key]; ok {
-			if k = (tea.Key{Code: code}); key == "space" {
-				k.Text = " "
-			}
-		}
-		_, cmd := b.Update(tea.KeyPressMsg(k))
-		if cmd != nil {
-			b.Update(cmd())
+	for _, name := range keys {
+		if c := b.update(pressed(name)); c != nil {
+			b.update(c())
 		}
 	}
 }
 
-func (b *bed) screen() string { return ansi.Strip(b.View().Content) }
+// pressed is a key as input returns it.
+func pressed(name string) key {
+	switch {
+	case name == "space":
+		return key{name, " "}
+	case len([]rune(name)) == 1:
+		return key{name, name}
+	default:
+		return key{name, ""}
+	}
+}
+
+func (b *bed) screen() string { return cli.Bare(strings.Join(b.lines(), "\n")) }
 
 // want fails unless the screen has each text; one that begins with '!' it must not have.
 func (b *bed) want(texts ...string) {
@@ -153,14 +151,9 @@ func TestKeys(t *testing.T) {
 	b.want("peer:10.0.0.1", "freeze")
 	b.press("esc", "tab", "end", "c")
 	b.want("[connections 1 of 3]", "filter: container:web")
-	for _, key := range []string{"q", "ctrl+c"} {
-		k := tea.Key{Text: "q", Code: 'q'}
-		if key == "ctrl+c" {
-			k = tea.Key{Code: 'c', Mod: tea.ModCtrl}
-		}
-		_, cmd := b.Update(tea.KeyPressMsg(k))
-		if cmd == nil || cmd() != tea.Quit() {
-			t.Errorf("%s does not quit", key)
+	for _, name := range []string{"q", "ctrl+c"} {
+		if c := b.update(pressed(name)); c == nil || c() != (quit{}) {
+			t.Errorf("%s does not quit", name)
 		}
 	}
 }
@@ -210,21 +203,21 @@ func TestSizes(t *testing.T) {
 		for range tables {
 			for width := 1; width < 200; width += 7 {
 				for _, height := range []int{1, 2, 5, 24, 60} {
-					b.Update(tea.WindowSizeMsg{Width: width, Height: height})
+					b.update(resized{width, height})
 					if page != "" {
 						b.press(page)
 					}
-					content := b.View().Content
-					lines := strings.Split(content, "\n")
+					lines := b.lines()
+					content := strings.Join(lines, "\n")
 					if len(lines) > height {
 						t.Fatalf("%dx%d: %d lines", width, height, len(lines))
 					}
 					for _, l := range lines {
-						if w := ansi.StringWidth(l); w > width {
+						if w := cli.Cells(l); w > width {
 							t.Fatalf("%dx%d: a line is %d wide: %q", width, height, w, l)
 						}
 					}
-					for _, r := range ansi.Strip(content) {
+					for _, r := range cli.Bare(content) {
 						if r < ' ' && r != '\n' || r == 0x202e {
 							t.Fatalf("the screen has the control character %q", r)
 						}
@@ -259,7 +252,7 @@ func TestLongConnections(t *testing.T) {
 	b.press("tab")
 	b.want("[2001:db8:1111:2222:3333:4444:5555:6666]:4009->", "  10.0.0.1:80\n", "BYTES/s", "!…")
 	for _, height := range []int{24, 11, 9} {
-		b.Update(tea.WindowSizeMsg{Width: 80, Height: height})
+		b.update(resized{80, height})
 		b.press("home")
 		for i := range b.d.containers {
 			lines := strings.Split(b.screen(), "\n")
