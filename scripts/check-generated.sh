@@ -8,7 +8,7 @@ fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
 trap 'exit 1' INT TERM
 
-cp -r go.mod go.sum bpf cmd docs internal lab libsconpipe packaging test "$fresh"
+cp -r go.mod go.sum bpf cmd docs internal lab libsconpipe packaging scripts test "$fresh"
 clang14=$PWD/scripts/clang14.sh
 status=0
 "$clang14" true || status=$?

@@ -1,7 +1,8 @@
 #!/bin/sh
 # compare-bpf.sh OLD.o NEW.o: fails unless two BPF objects have the same programs,
 # maps and data: the bytes of every loaded section, the symbols in them, and the
-# relocations by the names of their symbols. Debug information may differ.
+# relocations by the names of their symbols. Debug information may differ. zcat unpacks
+# objects that pack-bpf.sh has compressed.
 # Shows that a change moves or renames code and does nothing else.
 set -eu
 

@@ -4,13 +4,14 @@
 package datapath
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"io"
 	"structs"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/scon-project/scon/internal/host/bpfload"
 )
 
 type expressBucket struct {
@@ -275,8 +276,7 @@ const (
 
 // loadExpress returns the embedded CollectionSpec for express.
 func loadExpress() (*ebpf.CollectionSpec, error) {
-	reader := bytes.NewReader(_ExpressBytes)
-	spec, err := ebpf.LoadCollectionSpecFromReader(reader)
+	spec, err := bpfload.Read(_ExpressBytes)
 	if err != nil {
 		return nil, fmt.Errorf("can't load express: %w", err)
 	}
@@ -487,5 +487,5 @@ func _ExpressClose(closers ...io.Closer) error {
 
 // Do not access this directly.
 //
-//go:embed express_bpfel.o
+//go:embed express_bpfel.o.gz
 var _ExpressBytes []byte

@@ -4,13 +4,14 @@
 package datapath
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"io"
 	"structs"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/scon-project/scon/internal/host/bpfload"
 )
 
 type tracedSpareSlots struct {
@@ -67,8 +68,7 @@ const (
 
 // loadTraced returns the embedded CollectionSpec for traced.
 func loadTraced() (*ebpf.CollectionSpec, error) {
-	reader := bytes.NewReader(_TracedBytes)
-	spec, err := ebpf.LoadCollectionSpecFromReader(reader)
+	spec, err := bpfload.Read(_TracedBytes)
 	if err != nil {
 		return nil, fmt.Errorf("can't load traced: %w", err)
 	}
@@ -267,5 +267,5 @@ func _TracedClose(closers ...io.Closer) error {
 
 // Do not access this directly.
 //
-//go:embed traced_bpfel.o
+//go:embed traced_bpfel.o.gz
 var _TracedBytes []byte

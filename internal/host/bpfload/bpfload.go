@@ -2,8 +2,11 @@
 package bpfload
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/cilium/ebpf"
@@ -21,4 +24,17 @@ func LoadAndAssign(spec *ebpf.CollectionSpec, to any, opts *ebpf.CollectionOptio
 		fmt.Fprintf(os.Stderr, "%+v\n", refused)
 	}
 	return err
+}
+
+// Read reads an object that scripts/pack-bpf.sh has compressed.
+func Read(packed []byte) (*ebpf.CollectionSpec, error) {
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, fmt.Errorf("unpack the BPF object: %w", err)
+	}
+	object, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("unpack the BPF object: %w", err)
+	}
+	return ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 }

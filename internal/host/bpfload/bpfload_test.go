@@ -1,6 +1,8 @@
 package bpfload_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
@@ -60,4 +62,19 @@ func stderr(t *testing.T, fn func()) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// An object that is damaged, or was not packed, is refused.
+func TestReadRefuses(t *testing.T) {
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := w.Write(make([]byte, 4096)); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	for what, b := range map[string][]byte{"nothing": nil, "no gzip": []byte("\x7fELF"), "a part": packed.Bytes()[:packed.Len()-9], "no object": packed.Bytes()} {
+		if _, err := bpfload.Read(b); err == nil {
+			t.Errorf("%s is read", what)
+		}
+	}
 }

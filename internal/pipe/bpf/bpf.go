@@ -21,6 +21,7 @@ import (
 
 //go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3" -type place -type ended pipecopy pipe_copy.bpf.c
 //go:generate llvm-objcopy --wildcard --strip-symbol LBB* pipecopy_bpfel.o
+//go:generate ../../../scripts/pack-bpf.sh pipecopy_bpfel
 
 // Program is the kernel side of the engine bpf. The broker loads it when the first connection
 // needs it.

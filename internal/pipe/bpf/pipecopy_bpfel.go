@@ -4,13 +4,14 @@
 package bpf
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"io"
 	"structs"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/scon-project/scon/internal/host/bpfload"
 )
 
 type pipecopyEnded struct {
@@ -57,8 +58,7 @@ const (
 
 // loadPipecopy returns the embedded CollectionSpec for pipecopy.
 func loadPipecopy() (*ebpf.CollectionSpec, error) {
-	reader := bytes.NewReader(_PipecopyBytes)
-	spec, err := ebpf.LoadCollectionSpecFromReader(reader)
+	spec, err := bpfload.Read(_PipecopyBytes)
 	if err != nil {
 		return nil, fmt.Errorf("can't load pipecopy: %w", err)
 	}
@@ -211,5 +211,5 @@ func _PipecopyClose(closers ...io.Closer) error {
 
 // Do not access this directly.
 //
-//go:embed pipecopy_bpfel.o
+//go:embed pipecopy_bpfel.o.gz
 var _PipecopyBytes []byte
