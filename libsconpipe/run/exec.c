@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The C library's calls that execute a program. */
+#include <alloca.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -73,26 +74,39 @@ static const char *search_path(const char *file, char *path)
 	}
 }
 
-/* replacing makes a call that replaces this image, and returns its result. */
-#define replacing(path, env, call)                                       \
-	({                                                               \
-		char *made_[MOST_VARIABLES + 2], text_[PRELOAD_ROOM];    \
-		char *const *env_ = (env);                               \
-		struct passing w_;                                       \
-		int r_;                                                  \
-                                                                         \
-		made_[0] = NULL;                                         \
-		if (pass_begin(&w_, takes_library(env_) ? (path) : NULL, \
-			       env_ ? env_ : made_, false))              \
-			env_ = env_with_library(env_, made_, text_);     \
-		r_ = (call);                                             \
-		pass_end(&w_);                                           \
-		r_;                                                      \
-	})
+/* What the execution of a program keeps on the caller's stack. */
+struct execution {
+	struct passing passing;
+	char *made[MOST_VARIABLES + 2];
+	char text[PRELOAD_ROOM];
+};
+
+/* execution_begin prepares the call that executes a program at path, NULL if that is not
+ * known, in this process, or in another one that it spawns. It returns the environment
+ * for the call, behind which execution_end follows. */
+static char *const *execution_begin(struct execution *x, const char *path,
+				    char *const *env, bool spawns)
+{
+	x->made[0] = NULL;
+	if (pass_begin(&x->passing, takes_library(env) ? path : NULL, env ? env : x->made,
+		       spawns))
+		return env_with_library(env, x->made, x->text);
+	return env;
+}
+
+/* execution_end returns the call's result. */
+static int execution_end(struct execution *x, int result)
+{
+	pass_end(&x->passing);
+	return result;
+}
 
 int execve(const char *path, char *const argv[], char *const env[])
 {
-	return replacing(path, env, real()->execve(path, argv, env_));
+	struct execution x;
+
+	env = execution_begin(&x, path, env, false);
+	return execution_end(&x, real()->execve(path, argv, env));
 }
 
 int execv(const char *path, char *const argv[])
@@ -102,9 +116,11 @@ int execv(const char *path, char *const argv[])
 
 int execvpe(const char *file, char *const argv[], char *const env[])
 {
+	struct execution x;
 	char path[PATH_MAX];
 
-	return replacing(search_path(file, path), env, real()->execvpe(file, argv, env_));
+	env = execution_begin(&x, search_path(file, path), env, false);
+	return execution_end(&x, real()->execvpe(file, argv, env));
 }
 
 int execvp(const char *file, char *const argv[])
@@ -114,14 +130,17 @@ int execvp(const char *file, char *const argv[])
 
 int fexecve(int fd, char *const argv[], char *const env[])
 {
+	struct execution x;
 	char path[32];
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	return replacing(path, env, real()->fexecve(fd, argv, env_));
+	env = execution_begin(&x, path, env, false);
+	return execution_end(&x, real()->fexecve(fd, argv, env));
 }
 
 int execveat(int dir, const char *name, char *const argv[], char *const env[], int flags)
 {
+	struct execution x;
 	char path[PATH_MAX];
 
 	if (name[0] == '/' || dir == AT_FDCWD)
@@ -129,80 +148,95 @@ int execveat(int dir, const char *name, char *const argv[], char *const env[], i
 	else
 		snprintf(path, sizeof(path), "/proc/self/fd/%d%s%s", dir,
 			 *name ? "/" : "", name);
-	return replacing(path, env, real()->execveat(dir, name, argv, env_, flags));
+	env = execution_begin(&x, path, env, false);
+	return execution_end(&x, real()->execveat(dir, name, argv, env, flags));
 }
 
-/* with_argv makes an array of a variable argument list, evaluates then with args behind
- * the list's NULL, and returns the result. The array takes as much of the stack as the
- * caller's list. */
-#define with_argv(first, then)                                            \
-	({                                                                \
-		va_list args, again;                                      \
-		size_t n_ = 1, i_;                                        \
-                                                                          \
-		va_start(args, first);                                    \
-		va_copy(again, args);                                     \
-		while (va_arg(again, char *))                             \
-			n_++;                                             \
-		va_end(again);                                            \
-		char **argv = __builtin_alloca((n_ + 1) * sizeof(*argv)); \
-		argv[0] = (char *)first;                                  \
-		for (i_ = 1; i_ <= n_; i_++)                              \
-			argv[i_] = va_arg(args, char *);                  \
-		int r_ = (then);                                          \
-		va_end(args);                                             \
-		r_;                                                       \
-	})
+/* list_size is how much an array takes of a list's first element, args up to NULL, and
+ * NULL. The array lies on the stack, as the list does. */
+static size_t list_size(va_list *args)
+{
+	size_t n = 2;
+	va_list again;
+
+	va_copy(again, *args);
+	while (va_arg(again, char *))
+		n++;
+	va_end(again);
+	return n * sizeof(char *);
+}
+
+/* list_read fills the array. What follows NULL remains in args. */
+static void list_read(char **argv, const char *first, va_list *args)
+{
+	*argv = (char *)first;
+	do
+		*++argv = va_arg(*args, char *);
+	while (*argv);
+}
 
 int execl(const char *path, const char *first, ...)
 {
-	return with_argv(first, execv(path, argv));
+	va_list args;
+	char **argv;
+
+	va_start(args, first);
+	argv = alloca(list_size(&args));
+	list_read(argv, first, &args);
+	va_end(args);
+	return execv(path, argv);
 }
 
 int execlp(const char *file, const char *first, ...)
 {
-	return with_argv(first, execvp(file, argv));
+	va_list args;
+	char **argv;
+
+	va_start(args, first);
+	argv = alloca(list_size(&args));
+	list_read(argv, first, &args);
+	va_end(args);
+	return execvp(file, argv);
 }
 
 int execle(const char *path, const char *first, ...)
 {
-	return with_argv(first, execve(path, argv, va_arg(args, char **)));
+	char **argv, **env;
+	va_list args;
+
+	va_start(args, first);
+	argv = alloca(list_size(&args));
+	list_read(argv, first, &args);
+	env = va_arg(args, char **);
+	va_end(args);
+	return execve(path, argv, env);
 }
 
 static atomic_bool closes; /* a spawn closes a range, maybe with the library's files */
 
-/* spawning makes a call that executes a program in another process. */
-#define spawning(path, env, call)                                                   \
-	({                                                                          \
-		char *made_[MOST_VARIABLES + 2], text_[PRELOAD_ROOM];               \
-		char *const *env_ = (env);                                          \
-		struct passing w_;                                                  \
-		int r_ = EAGAIN;                                                    \
-                                                                                    \
-		made_[0] = NULL;                                                    \
-		if (pass_begin(&w_, !closes && takes_library(env_) ? (path) : NULL, \
-			       env_ ? env_ : made_, true))                          \
-			env_ = env_with_library(env_, made_, text_);                \
-		if (!w_.refused)                                                    \
-			r_ = (call);                                                \
-		pass_end(&w_);                                                      \
-		r_;                                                                 \
-	})
-
 int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files,
 		const posix_spawnattr_t *how, char *const argv[], char *const env[])
 {
-	return spawning(path, env,
-			real()->posix_spawn(pid, path, files, how, argv, env_));
+	struct execution x;
+	int r = EAGAIN;
+
+	env = execution_begin(&x, closes ? NULL : path, env, true);
+	if (!x.passing.refused)
+		r = real()->posix_spawn(pid, path, files, how, argv, env);
+	return execution_end(&x, r);
 }
 
 int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *files,
 		 const posix_spawnattr_t *how, char *const argv[], char *const env[])
 {
+	struct execution x;
 	char path[PATH_MAX];
+	int r = EAGAIN;
 
-	return spawning(search_path(file, path), env,
-			real()->posix_spawnp(pid, file, files, how, argv, env_));
+	env = execution_begin(&x, closes ? NULL : search_path(file, path), env, true);
+	if (!x.passing.refused)
+		r = real()->posix_spawnp(pid, file, files, how, argv, env);
+	return execution_end(&x, r);
 }
 
 int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *files, int fd, int to)
