@@ -58,13 +58,13 @@ NEED_ROOT := demo check test test-long test-packages test-fresh test-peers test-
 # Go does not notice changes of the library's C sources, but those of the flags.
 export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/include/* | cksum | cut -d' ' -f1)
 
-# The sockets speak HTTP/1.1: HTTP/2 is not linked.
-# What waits for the kernel, reads settings and types once, only commands run, or nothing runs (net/http links TLS, and
-# the sockets have none) is not inlined: by 1 MB less. The ways of packets, connections and rules are.
-NOT_INLINED := compress/... crypto/... debug/... encoding/asn1/... internal/zstd math/big mime/... net/... regexp/... text/... vendor/... \
-	$(addprefix github.com/,cilium/ebpf/... containernetworking/... docker/... goccy/... google/nftables/... spf13/... vishvananda/...) \
-	$(addprefix github.com/scon-project/scon/,cmd/... $(addprefix internal/,api cli config doctor live metrics pin redact report service state suggest top web))
-SCONFLAGS := -trimpath -tags "nethttpomithttp2 $(TAGS)" $(NOT_INLINED:%=-gcflags=%=-l)
+# What waits for the kernel, reads settings and types once, only commands run, or nothing runs (net/http starts cryptography
+# for TLS, which no socket has) is not inlined: by 1 MB less. The ways of packets, connections and rules are.
+NOT_INLINED := archive/... compress/... crypto/... debug/... encoding/asn1/... internal/zstd math/big mime/... net/... regexp/... text/... vendor/... \
+	$(addprefix github.com/,cilium/ebpf/... containernetworking/... goccy/... google/nftables/... spf13/... vishvananda/...) \
+	$(addprefix github.com/scon-project/scon/,cmd/... $(addprefix internal/,api cli config doctor httpconn live metrics pin pipe/control redact report service startup/cni startup/control startup/docker \
+	state suggest top web))
+SCONFLAGS := -trimpath -tags "$(TAGS)" $(NOT_INLINED:%=-gcflags=%=-l)
 
 # Without a C compiler, or the C library's archive, the Go programs are built.
 build:
@@ -250,7 +250,7 @@ $(BIN)/man/scon.8: $(shell find cmd internal lab -name '*.go')
 	$(call say,MAN,$(BIN)/man)
 	$(Q)rm -rf $(BIN)/man && mkdir -p $(BIN)/man
 	$(Q)env -u GOARCH CGO_ENABLED=0 go run -C lab -trimpath -tags man ./cmd/scon-lab $(abspath $(BIN))/man
-	$(Q)env -u GOARCH CGO_ENABLED=0 go run $(SCONFLAGS) -tags "nethttpomithttp2 man" ./cmd/scon $(BIN)/man
+	$(Q)env -u GOARCH CGO_ENABLED=0 go run $(SCONFLAGS) -tags man ./cmd/scon $(BIN)/man
 
 # It builds nothing of Go: root may have none, and would fetch the modules again.
 # HOST_SCON is a scon that this machine can run.

@@ -36,16 +36,13 @@ type Identity struct {
 type Service struct {
 	id     Identity
 	socket string
-	http   http.Client
 	pid    atomic.Int32 // of the process at the socket, as last seen
 }
 
 // Connect returns a client of the service at a unix socket. Every call opens and closes
 // its own connection.
 func Connect(id Identity, socket string) *Service {
-	s := &Service{id: id, socket: socket}
-	s.http.Transport = &http.Transport{DisableKeepAlives: true, DialContext: s.dial}
-	return s
+	return &Service{id: id, socket: socket}
 }
 
 // Process has the fields that every service's document at StatusPath contains.
@@ -143,7 +140,7 @@ func (s *Service) ask(ctx context.Context, method, target string, body io.Reader
 	if err != nil {
 		return nil, fmt.Errorf("ask for %s: %w", target, err)
 	}
-	resp, err := s.http.Do(req)
+	resp, err := s.send(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, &notRunningError{s.id, s.socket}

@@ -5,13 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/scon-project/scon/internal/httpconn"
 )
 
 // A service that is stopped or hangs accepts connections, as the kernel does that for it, and
@@ -113,7 +114,7 @@ func (s *Service) probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	resp, err := s.http.Do(req)
+	resp, err := s.send(req)
 	if err == nil {
 		resp.Body.Close()
 		return nil
@@ -129,15 +130,15 @@ func (s *Service) hangs() error {
 	return &hangsError{s.id, s.socket, pid, isStopped(pid)}
 }
 
-// dial connects to the service, and notes its process: that which listens.
-func (s *Service) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", s.socket)
+// send connects to the service, notes its process, that which listens, and sends a request.
+func (s *Service) send(r *http.Request) (*http.Response, error) {
+	conn, err := httpconn.Dial(s.socket)
 	if err != nil {
 		return nil, err
 	}
 	pid, _ := whoIs(conn)
 	s.pid.Store(int32(pid))
-	return conn, nil
+	return httpconn.Ask(conn, r)
 }
 
 // isStopped reports whether a process is stopped, by a signal or a tracer.

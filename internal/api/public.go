@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/scon-project/scon/internal/httpconn"
 )
 
 // The addresses of metrics and probes are open to every process that reaches them. None of
@@ -26,27 +28,28 @@ const (
 // servePublic serves h on l until ctx ends.
 func servePublic(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	p := NewPublic(l)
-	return serve(ctx, p, &http.Server{Handler: namesThisMachine(h), ConnState: p.Note, ReadHeaderTimeout: headerTime}, log)
+	return serve(ctx, p, &httpconn.Server{Handler: namesThisMachine(h), Asked: p.Asked, HeaderTimeout: headerTime}, log)
 }
 
-// Public is a listener at an open address. Note has to be the server's ConnState.
+// Public is a listener at an open address. Asked has to be the server's.
 type Public struct {
 	net.Listener
 	mu     sync.Mutex
-	open   map[net.Conn]*caller
+	open   map[*caller]bool // it has sent a request
 	serial uint64
 }
 
 // caller is a connection.
 type caller struct {
+	net.Conn
+	public *Public
 	peer   netip.Addr
 	serial uint64 // of its Accept
-	asked  bool   // it has sent a request that is not answered yet
 }
 
 // NewPublic returns l with bounds.
 func NewPublic(l net.Listener) *Public {
-	return &Public{Listener: l, open: make(map[net.Conn]*caller)}
+	return &Public{Listener: l, open: make(map[*caller]bool)}
 }
 
 // Accept waits for the next connection, and makes room for it.
@@ -55,7 +58,7 @@ func (p *Public) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &caller{}
+	c := &caller{Conn: conn, public: p}
 	if at, err := netip.ParseAddrPort(conn.RemoteAddr().String()); err == nil {
 		c.peer = at.Addr().Unmap().WithZone("")
 	}
@@ -63,52 +66,55 @@ func (p *Public) Accept() (net.Conn, error) {
 	defer p.mu.Unlock()
 	p.serial++
 	c.serial = p.serial
-	p.open[conn] = c
+	p.open[c] = false
 	if len(p.open) > mostOpen {
 		victim := p.victim()
 		delete(p.open, victim)
-		victim.Close()
+		victim.Conn.Close()
 	}
-	return conn, nil
+	return c, nil
 }
 
 // victim returns the connection that makes room for the latest: of the peer that has the
 // most the oldest one without a request, or the oldest one if all have one.
-func (p *Public) victim() (victim net.Conn) {
+func (p *Public) victim() (victim *caller) {
 	count := make(map[netip.Addr]int)
-	for _, c := range p.open {
+	for c := range p.open {
 		count[c.peer]++
 	}
 	before := func(a, b *caller) bool {
 		switch {
 		case count[a.peer] != count[b.peer]:
 			return count[a.peer] > count[b.peer]
-		case a.asked != b.asked:
-			return !a.asked
+		case p.open[a] != p.open[b]:
+			return !p.open[a]
 		default:
 			return a.serial < b.serial
 		}
 	}
-	var first *caller
-	for conn, c := range p.open {
-		if c.serial != p.serial && (first == nil || before(c, first)) {
-			victim, first = conn, c
+	for c := range p.open {
+		if c.serial != p.serial && (victim == nil || before(c, victim)) {
+			victim = c
 		}
 	}
 	return victim
 }
 
-// Note follows the state of a connection.
-func (p *Public) Note(conn net.Conn, s http.ConnState) {
+// Asked notes that a connection has sent a request.
+func (p *Public) Asked(conn net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch c := p.open[conn]; {
-	case c == nil: // it has made room
-	case s == http.StateClosed || s == http.StateHijacked:
-		delete(p.open, conn)
-	default:
-		c.asked = s == http.StateActive
+	c := conn.(*caller)
+	if _, has := p.open[c]; has { // it has not made room
+		p.open[c] = true
 	}
+}
+
+func (c *caller) Close() error {
+	c.public.mu.Lock()
+	defer c.public.mu.Unlock()
+	delete(c.public.open, c)
+	return c.Conn.Close()
 }
 
 // namesThisMachine refuses requests whose host is neither an address nor this machine's

@@ -107,7 +107,7 @@ func TestRoomIsMadeByPeer(t *testing.T) {
 	}
 	quiet, _ := dial("127.0.0.2") // the oldest of all
 	_, busy := dial("127.0.0.3")
-	p.Note(busy, http.StateActive)
+	p.Asked(busy)
 	for range 2 * mostOpen {
 		dial("127.0.0.3")
 	}
@@ -117,7 +117,7 @@ func TestRoomIsMadeByPeer(t *testing.T) {
 	if _, err := quiet.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the connection of another peer: %v", err)
 	}
-	if p.open[busy] == nil {
+	if !p.open[busy.(*caller)] {
 		t.Error("a connection whose request is being answered made room before idle ones")
 	}
 	if len(p.open) != mostOpen {

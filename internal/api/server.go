@@ -13,6 +13,8 @@ import (
 	"net/url"
 	"slices"
 	"time"
+
+	"github.com/scon-project/scon/internal/httpconn"
 )
 
 // Control is what all services implement.
@@ -37,7 +39,6 @@ const (
 	maxHeader      = 8 << 10 // bytes
 	readTimeout    = 5 * time.Second
 	writeTimeout   = 30 * time.Second
-	idleTimeout    = 30 * time.Second
 	shutdownPeriod = 2 * time.Second // for pending requests when the server ends
 )
 
@@ -45,29 +46,16 @@ const (
 // pending requests finish. Every client that can connect may read; a change by a client
 // other than root is refused with 403. Errors of single connections go to log.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
-	return serve(ctx, &clients{Listener: l}, &http.Server{Handler: guard(h), ConnContext: withClient}, log)
+	return serve(ctx, &clients{Listener: l}, &httpconn.Server{Handler: guard(h), ConnContext: withClient}, log)
 }
 
 // serve runs a server on l until ctx ends.
-func serve(ctx context.Context, l net.Listener, srv *http.Server, log *slog.Logger) error {
-	srv.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
-	srv.ReadHeaderTimeout, srv.ReadTimeout = cmp.Or(srv.ReadHeaderTimeout, readTimeout), readTimeout
-	srv.WriteTimeout, srv.IdleTimeout = writeTimeout, idleTimeout
-	srv.MaxHeaderBytes = maxHeader
-	srv.BaseContext = func(net.Listener) context.Context { return ctx }
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	select {
-	case err := <-served:
+func serve(ctx context.Context, l net.Listener, s *httpconn.Server, log *slog.Logger) error {
+	s.HeaderTimeout, s.ReadTimeout, s.WriteTimeout = cmp.Or(s.HeaderTimeout, readTimeout), readTimeout, writeTimeout
+	s.MaxHeader, s.Grace, s.Log = maxHeader, shutdownPeriod, log
+	if err := s.Serve(ctx, l); err != nil {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
-	case <-ctx.Done():
 	}
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownPeriod)
-	defer cancel()
-	if srv.Shutdown(grace) != nil {
-		srv.Close()
-	}
-	<-served
 	return nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/httpconn"
 	"github.com/scon-project/scon/internal/live"
 )
 
@@ -50,7 +51,6 @@ type Server struct {
 	listener net.Listener
 	token    string // "" at a unix socket
 	opts     Options
-	http     http.Server
 }
 
 // Listen listens at an address, HOST:PORT where port 0 is a free one, or at the path of a
@@ -66,9 +66,6 @@ func Listen(address string, o Options) (*Server, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("serve the page: %w", err)
-	}
-	s.http = http.Server{
-		Handler: s.guard(s.routes()), ReadHeaderTimeout: patience, ReadTimeout: patience, IdleTimeout: patience, MaxHeaderBytes: mostHeader,
 	}
 	return s, nil
 }
@@ -95,12 +92,12 @@ func (s *Server) IsLoopback() bool {
 
 // Serve answers until ctx ends.
 func (s *Server) Serve(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { s.http.Close() })
-	defer stop()
 	defer s.Close()
 	bounded := api.NewPublic(s.listener)
-	s.http.ConnState = bounded.Note
-	if err := s.http.Serve(bounded); !errors.Is(err, http.ErrServerClosed) {
+	server := httpconn.Server{
+		Handler: s.guard(s.routes()), Asked: bounded.Asked, MaxHeader: mostHeader, HeaderTimeout: patience, ReadTimeout: patience,
+	}
+	if err := server.Serve(ctx, bounded); err != nil {
 		return fmt.Errorf("serve the page: %w", err)
 	}
 	return nil

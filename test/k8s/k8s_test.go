@@ -90,7 +90,7 @@ func images(t *testing.T) (archives []string) {
 			run(t, "sh", "-c", `cd "$0" && mkdir root && ldd libsconrun.so | grep --only-matching '/[^ ]*' | xargs cp --parents --dereference --target-directory root`, dir)
 			copies = "COPY load scon-pipe-load libsconrun.so /usr/bin/\nCOPY root /"
 		}
-		cmd := exec.Command("go", "build", "-trimpath", "-tags", "nethttpomithttp2", "-ldflags", "-s -w", "-o", filepath.Join(dir, name), ".")
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, name), ".")
 		cmd.Dir, cmd.Env = program, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("build %s: %v\n%s", program, err, out)

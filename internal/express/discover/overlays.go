@@ -1,10 +1,10 @@
 package discover
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"path/filepath"
 	"sort"
 	"strings"
@@ -59,14 +59,15 @@ func isOwn(path string) bool {
 
 // encrypted asks Docker whether a network is.
 func (n *Namer) encrypted(id string) bool {
-	client := http.Client{Timeout: apiTimeout, Transport: engineTransport(n.at.docker)}
-	resp, err := client.Get("http://localhost/networks/" + id)
+	ctx, cancel := context.WithTimeout(context.Background(), apiTimeout)
+	defer cancel()
+	resp, err := askEngine(ctx, n.at.docker, "/networks/"+id)
 	if err != nil {
 		return false
 	}
 	defer resp.Body.Close()
 	var network struct{ Options map[string]string }
-	if resp.StatusCode != http.StatusOK || json.NewDecoder(io.LimitReader(resp.Body, mostAnswer)).Decode(&network) != nil {
+	if json.NewDecoder(io.LimitReader(resp.Body, mostAnswer)).Decode(&network) != nil {
 		return false
 	}
 	_, is := network.Options["encrypted"]

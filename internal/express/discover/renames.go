@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/url"
 	"sync"
 	"time"
@@ -63,18 +62,11 @@ func (f *followed) knows(socket string) {
 // read reads an engine's events until the stream ends.
 func (f *followed) read(socket string) error {
 	filters := url.Values{"filters": {`{"type":["container"],"event":["rename"]}`}}
-	request, err := http.NewRequestWithContext(f.ctx, http.MethodGet, "http://localhost/events?"+filters.Encode(), nil)
-	if err != nil {
-		return fmt.Errorf("ask %s for events: %w", socket, err)
-	}
-	resp, err := (&http.Client{Transport: engineTransport(socket)}).Do(request)
+	resp, err := askEngine(f.ctx, socket, "/events?"+filters.Encode())
 	if err != nil {
 		return fmt.Errorf("ask %s for events: %w", socket, err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("ask %s for events: %s", socket, resp.Status)
-	}
 	f.renamed("") // what was renamed before is not in the stream
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, mostEvent)

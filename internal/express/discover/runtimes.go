@@ -5,9 +5,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/scon-project/scon/internal/httpconn"
 )
 
 const (
@@ -50,27 +52,33 @@ func (n *Namer) ask(id string) (c engineContainer, runtime string) {
 	return engineContainer{}, ""
 }
 
-// engineTransport connects to Docker's API behind a unix socket.
-func engineTransport(socket string) *http.Transport {
-	return &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", socket)
-		},
+// askEngine asks Docker's API behind a unix socket. The caller closes the answer's body.
+func askEngine(ctx context.Context, socket, target string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+target, nil)
+	if err != nil {
+		return nil, err
 	}
+	conn, err := httpconn.Dial(socket)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := httpconn.Ask(conn, r)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		resp.Body.Close()
+		return nil, errors.New(resp.Status)
+	}
+	return resp, err
 }
 
 // askDocker asks Docker's API behind a unix socket.
 func askDocker(socket, id string) (c engineContainer, err error) {
-	client := http.Client{Timeout: apiTimeout, Transport: engineTransport(socket)}
-	resp, err := client.Get("http://localhost/containers/" + id + "/json")
+	ctx, cancel := context.WithTimeout(context.Background(), apiTimeout)
+	defer cancel()
+	resp, err := askEngine(ctx, socket, "/containers/"+id+"/json")
 	if err != nil {
 		return c, fmt.Errorf("ask %s for container %s: %w", socket, id, err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return c, fmt.Errorf("ask %s for container %s: %s", socket, id, resp.Status)
-	}
 	var container struct {
 		Name   string
 		Config struct {

@@ -21,14 +21,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
-
-	"github.com/docker/go-plugins-helpers/network"
+	"time"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/httpconn"
 	"github.com/scon-project/scon/internal/service"
 	"github.com/scon-project/scon/internal/startup/devices"
 )
@@ -61,6 +60,11 @@ type Driver struct {
 	stop    chan struct{}
 }
 
+const (
+	mostHeader = 8 << 10          // bytes, of a request
+	grace      = 30 * time.Second // for the requests under way when the driver ends
+)
+
 // New loads the networks of an earlier driver, restores missing devices and rules, and
 // serves Docker until Close.
 func New(o Options) (*Driver, error) {
@@ -75,11 +79,13 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("docker driver: %w", err), d.Close())
 	}
-	d.close = l.Close
+	ctx, end := context.WithCancel(context.Background())
+	d.close = func() error { end(); return l.Close() }
 	d.served.Go(d.guard)
 	d.served.Go(func() {
-		if err := network.NewHandler(d).Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			d.log.Debug("docker driver: socket closed", "reason", err)
+		server := httpconn.Server{Handler: d.handler(), MaxHeader: mostHeader, Grace: grace, Log: d.log}
+		if err := server.Serve(ctx, l); err != nil {
+			d.log.Error("docker driver: serve Docker", "error", err)
 		}
 	})
 	return d, nil

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/docker/go-plugins-helpers/network"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
@@ -77,13 +76,13 @@ func (w *world) crash() {
 func (w *world) run(net, endpoint, addr string, bindings ...any) (ns string) {
 	w.t.Helper()
 	ns = nstest.New(w.t)
-	var joined *network.JoinResponse
+	var joined *joinResponse
 	w.do(func() (err error) {
-		_, err = w.driver.CreateEndpoint(&network.CreateEndpointRequest{
-			NetworkID: net, EndpointID: endpoint, Interface: &network.EndpointInterface{Address: addr + "/24"},
+		_, err = w.driver.CreateEndpoint(&createEndpointRequest{
+			NetworkID: net, EndpointID: endpoint, Interface: &endpointInterface{Address: addr + "/24"},
 		})
 		if err == nil {
-			joined, err = w.driver.Join(&network.JoinRequest{NetworkID: net, EndpointID: endpoint, SandboxKey: "/run/netns/" + ns})
+			joined, err = w.driver.Join(&endpointRequest{NetworkID: net, EndpointID: endpoint})
 		}
 		if err == nil {
 			err = w.publish(net, endpoint, bindings...)
@@ -102,7 +101,7 @@ func (w *world) run(net, endpoint, addr string, bindings ...any) (ns string) {
 
 // publish publishes ports as Docker does.
 func (w *world) publish(net, endpoint string, bindings ...any) error {
-	return w.driver.ProgramExternalConnectivity(&network.ProgramExternalConnectivityRequest{
+	return w.driver.ProgramExternalConnectivity(&publishRequest{
 		NetworkID: net, EndpointID: endpoint, Options: map[string]any{labelPorts: bindings},
 	})
 }
@@ -195,15 +194,15 @@ func TestLife(t *testing.T) {
 		return nil
 	})
 	w.do(func() error {
-		err := w.driver.Leave(&network.LeaveRequest{NetworkID: netID, EndpointID: endpoint})
-		return errors.Join(err, w.driver.DeleteEndpoint(&network.DeleteEndpointRequest{NetworkID: netID, EndpointID: endpoint}))
+		err := w.driver.Leave(&endpointRequest{NetworkID: netID, EndpointID: endpoint})
+		return errors.Join(err, w.driver.DeleteEndpoint(&endpointRequest{NetworkID: netID, EndpointID: endpoint}))
 	})
 	w.reaches(w.outside, "192.0.2.2:8080", "")
 	w.crash()
 	w.do(func() error {
 		return errors.Join(
-			w.driver.DeleteNetwork(&network.DeleteNetworkRequest{NetworkID: netID}),
-			w.driver.DeleteNetwork(&network.DeleteNetworkRequest{NetworkID: otherID}))
+			w.driver.DeleteNetwork(&networkRequest{NetworkID: netID}),
+			w.driver.DeleteNetwork(&networkRequest{NetworkID: otherID}))
 	})
 	w.wantNothing()
 }
@@ -258,7 +257,7 @@ func TestCutOff(t *testing.T) {
 			t.Errorf("endpoints are %v", n.Endpoints)
 		}
 		w.do(func() error {
-			return w.driver.DeleteEndpoint(&network.DeleteEndpointRequest{NetworkID: netID, EndpointID: next})
+			return w.driver.DeleteEndpoint(&endpointRequest{NetworkID: netID, EndpointID: next})
 		})
 	})
 	t.Run("a subnet that Docker leases anew", func(t *testing.T) {
@@ -267,7 +266,7 @@ func TestCutOff(t *testing.T) {
 			t.Errorf("networks are %v", w.driver.networks)
 		}
 	})
-	w.do(func() error { return w.driver.DeleteNetwork(&network.DeleteNetworkRequest{NetworkID: otherID}) })
+	w.do(func() error { return w.driver.DeleteNetwork(&networkRequest{NetworkID: otherID}) })
 	w.wantNothing()
 }
 
@@ -297,24 +296,24 @@ func TestRequestAfterClose(t *testing.T) {
 		"CreateNetwork": func() error {
 			return w.driver.CreateNetwork(request(otherID, "172.29.0.0/24", "172.29.0.1/24", nil))
 		},
-		"DeleteNetwork": func() error { return w.driver.DeleteNetwork(&network.DeleteNetworkRequest{NetworkID: netID}) },
+		"DeleteNetwork": func() error { return w.driver.DeleteNetwork(&networkRequest{NetworkID: netID}) },
 		"CreateEndpoint": func() error {
-			_, err := w.driver.CreateEndpoint(&network.CreateEndpointRequest{
-				NetworkID: netID, EndpointID: "bbbbbbbbbbbbbbbbbbbb", Interface: &network.EndpointInterface{Address: "172.30.0.3/24"},
+			_, err := w.driver.CreateEndpoint(&createEndpointRequest{
+				NetworkID: netID, EndpointID: "bbbbbbbbbbbbbbbbbbbb", Interface: &endpointInterface{Address: "172.30.0.3/24"},
 			})
 			return err
 		},
 		"DeleteEndpoint": func() error {
-			return w.driver.DeleteEndpoint(&network.DeleteEndpointRequest{NetworkID: netID, EndpointID: endpoint})
+			return w.driver.DeleteEndpoint(&endpointRequest{NetworkID: netID, EndpointID: endpoint})
 		},
 		"Join": func() error {
-			_, err := w.driver.Join(&network.JoinRequest{NetworkID: netID, EndpointID: endpoint})
+			_, err := w.driver.Join(&endpointRequest{NetworkID: netID, EndpointID: endpoint})
 			return err
 		},
-		"Leave":                       func() error { return w.driver.Leave(&network.LeaveRequest{NetworkID: netID, EndpointID: endpoint}) },
+		"Leave":                       func() error { return w.driver.Leave(&endpointRequest{NetworkID: netID, EndpointID: endpoint}) },
 		"ProgramExternalConnectivity": func() error { return w.publish(netID, endpoint, tcp("", 8080, 80)) },
 		"RevokeExternalConnectivity": func() error {
-			return w.driver.RevokeExternalConnectivity(&network.RevokeExternalConnectivityRequest{NetworkID: netID, EndpointID: endpoint})
+			return w.driver.RevokeExternalConnectivity(&endpointRequest{NetworkID: netID, EndpointID: endpoint})
 		},
 	} {
 		w.do(func() error {

@@ -4,13 +4,11 @@ import (
 	"encoding/json"
 	"net/netip"
 	"testing"
-
-	"github.com/docker/go-plugins-helpers/network"
 )
 
 // FuzzNetworkOf: every body of Docker's request is a valid network, or is refused.
 func FuzzNetworkOf(f *testing.F) {
-	for _, r := range []*network.CreateNetworkRequest{
+	for _, r := range []*createNetworkRequest{
 		request(netID, "172.30.0.0/24", "172.30.0.1/24", map[string]any{"com.docker.network.bridge.name": "blue0"}),
 		request(netID, "172.30.0.0/24", "", map[string]any{"com.docker.network.driver.mtu": "1400"}),
 		request("short", "::/0", "x", nil),
@@ -22,7 +20,7 @@ func FuzzNetworkOf(f *testing.F) {
 		f.Add(body)
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r := new(network.CreateNetworkRequest)
+		r := new(createNetworkRequest)
 		if json.Unmarshal(body, r) != nil {
 			return
 		}

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/docker/go-plugins-helpers/network"
-
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
@@ -120,7 +118,7 @@ func TestGuard(t *testing.T) {
 	check()
 
 	w.do(func() error {
-		return w.driver.RevokeExternalConnectivity(&network.RevokeExternalConnectivityRequest{NetworkID: netID, EndpointID: first})
+		return w.driver.RevokeExternalConnectivity(&endpointRequest{NetworkID: netID, EndpointID: first})
 	})
 	if got := w.localnet(netID); got != "0" {
 		t.Errorf("route_localnet is %s after the last port was revoked, want 0", got)

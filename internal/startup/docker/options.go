@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/docker/go-plugins-helpers/network"
-
 	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/suggest"
 )
@@ -123,7 +121,7 @@ var foreignOptions = map[string]string{
 }
 
 // networkOf parses the request of a network.
-func networkOf(r *network.CreateNetworkRequest) (*Network, error) {
+func networkOf(r *createNetworkRequest) (*Network, error) {
 	if len(r.NetworkID) < maxDeviceName {
 		return nil, fmt.Errorf("network identifier %q: want at least %d characters", r.NetworkID, maxDeviceName)
 	}
@@ -135,7 +133,7 @@ func networkOf(r *network.CreateNetworkRequest) (*Network, error) {
 	if err := n.setOptions(r.Options[labelGeneric]); err != nil {
 		return nil, err
 	}
-	for _, family := range [][]*network.IPAMData{r.IPv4Data, r.IPv6Data} {
+	for _, family := range [][]*ipamData{r.IPv4Data, r.IPv6Data} {
 		switch {
 		case len(family) > 1:
 			return nil, fmt.Errorf("%d subnets of one family (%s, %s): want one of each family", len(family), family[0].Pool, family[1].Pool)
@@ -182,7 +180,7 @@ func unknown(name string) error {
 	return fmt.Errorf("unknown option %q%s; there are %s", name, suggest.Hint(name, names), strings.Join(names, ", "))
 }
 
-func (n *Network) addPool(data *network.IPAMData) error {
+func (n *Network) addPool(data *ipamData) error {
 	pool, err := netip.ParsePrefix(data.Pool)
 	if err != nil {
 		return fmt.Errorf("subnet %q: %w", data.Pool, err)

@@ -4,8 +4,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-
-	"github.com/docker/go-plugins-helpers/network"
 )
 
 const (
@@ -14,10 +12,10 @@ const (
 )
 
 // request is Docker's request of a network with an IPv4 subnet.
-func request(id, pool, gateway string, generic map[string]any) *network.CreateNetworkRequest {
-	r := &network.CreateNetworkRequest{NetworkID: id, Options: map[string]any{labelGeneric: generic}}
+func request(id, pool, gateway string, generic map[string]any) *createNetworkRequest {
+	r := &createNetworkRequest{NetworkID: id, Options: map[string]any{labelGeneric: generic}}
 	if pool != "" {
-		r.IPv4Data = []*network.IPAMData{{Pool: pool, Gateway: gateway}}
+		r.IPv4Data = []*ipamData{{Pool: pool, Gateway: gateway}}
 	}
 	return r
 }
@@ -48,9 +46,9 @@ func TestOptions(t *testing.T) {
 func TestRefused(t *testing.T) {
 	const pool, gateway = "172.30.0.0/24", "172.30.0.1/24"
 	two := request(netID, pool, gateway, nil)
-	two.IPv4Data = append(two.IPv4Data, &network.IPAMData{Pool: "10.0.0.0/8", Gateway: "10.0.0.1/8"})
+	two.IPv4Data = append(two.IPv4Data, &ipamData{Pool: "10.0.0.0/8", Gateway: "10.0.0.1/8"})
 	for _, c := range []struct {
-		request *network.CreateNetworkRequest
+		request *createNetworkRequest
 		want    string
 	}{
 		{request(netID, pool, gateway, map[string]any{"parent": "eth0"}), "option parent: containers leave by the host's routes"},

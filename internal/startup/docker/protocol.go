@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-
-	"github.com/docker/go-plugins-helpers/network"
 )
 
 // Docker's calls. A change is recorded before it is made, and its record is removed after
@@ -36,13 +34,8 @@ func (d *Driver) ends() bool {
 	}
 }
 
-// GetCapabilities declares that networks are local to a host.
-func (d *Driver) GetCapabilities() (*network.CapabilitiesResponse, error) {
-	return &network.CapabilitiesResponse{Scope: network.LocalScope, ConnectivityScope: network.LocalScope}, nil
-}
-
 // CreateNetwork makes a network, or nothing on error.
-func (d *Driver) CreateNetwork(r *network.CreateNetworkRequest) (err error) {
+func (d *Driver) CreateNetwork(r *createNetworkRequest) (err error) {
 	n, err := networkOf(r)
 	if err != nil {
 		return err
@@ -95,7 +88,7 @@ func (d *Driver) makeRoom(n *Network) error {
 }
 
 // DeleteNetwork removes a network with its endpoints.
-func (d *Driver) DeleteNetwork(r *network.DeleteNetworkRequest) error {
+func (d *Driver) DeleteNetwork(r *networkRequest) error {
 	if err := d.begin(); err != nil {
 		return err
 	}
@@ -125,7 +118,7 @@ func (d *Driver) forget(n *Network) error {
 }
 
 // CreateEndpoint records a container's addresses.
-func (d *Driver) CreateEndpoint(r *network.CreateEndpointRequest) (*network.CreateEndpointResponse, error) {
+func (d *Driver) CreateEndpoint(r *createEndpointRequest) (*createEndpointResponse, error) {
 	if err := d.begin(); err != nil {
 		return nil, err
 	}
@@ -148,10 +141,10 @@ func (d *Driver) CreateEndpoint(r *network.CreateEndpointRequest) (*network.Crea
 		}
 		e.Addrs = append(e.Addrs, p.Addr())
 	}
-	answer := &network.CreateEndpointResponse{}
+	answer := &createEndpointResponse{}
 	if e.MAC == "" {
 		e.MAC = macOf(e)
-		answer.Interface = &network.EndpointInterface{MacAddress: e.MAC}
+		answer.Interface = &endpointInterface{MacAddress: e.MAC}
 	}
 	// If Docker leases an address again, the endpoint that had it is gone.
 	for id, old := range n.Endpoints {
@@ -170,7 +163,7 @@ func (d *Driver) CreateEndpoint(r *network.CreateEndpointRequest) (*network.Crea
 }
 
 // DeleteEndpoint removes an endpoint; an unknown one is no error.
-func (d *Driver) DeleteEndpoint(r *network.DeleteEndpointRequest) error {
+func (d *Driver) DeleteEndpoint(r *endpointRequest) error {
 	if err := d.begin(); err != nil {
 		return err
 	}
@@ -211,13 +204,8 @@ func (d *Driver) unplug(id string, e *Endpoint) error {
 	return nil
 }
 
-// EndpointInfo returns nothing: Docker does not show it.
-func (d *Driver) EndpointInfo(*network.InfoRequest) (*network.InfoResponse, error) {
-	return &network.InfoResponse{Value: map[string]string{}}, nil
-}
-
 // Join makes the container's device, which Docker moves into its namespace.
-func (d *Driver) Join(r *network.JoinRequest) (*network.JoinResponse, error) {
+func (d *Driver) Join(r *endpointRequest) (*joinResponse, error) {
 	if err := d.begin(); err != nil {
 		return nil, err
 	}
@@ -240,8 +228,8 @@ func (d *Driver) Join(r *network.JoinRequest) (*network.JoinResponse, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &network.JoinResponse{
-		InterfaceName: network.InterfaceName{SrcName: inner, DstPrefix: n.IfPrefix},
+	return &joinResponse{
+		InterfaceName: interfaceName{SrcName: inner, DstPrefix: n.IfPrefix},
 		Gateway:       n.gateway(false), GatewayIPv6: n.gateway(true),
 		// Without this, Docker adds a device of its own to containers without a gateway.
 		DisableGatewayService: true,
@@ -249,7 +237,7 @@ func (d *Driver) Join(r *network.JoinRequest) (*network.JoinResponse, error) {
 }
 
 // Leave removes the device, in whichever namespace it is.
-func (d *Driver) Leave(r *network.LeaveRequest) error {
+func (d *Driver) Leave(r *endpointRequest) error {
 	if err := d.begin(); err != nil {
 		return err
 	}
@@ -265,7 +253,7 @@ func (d *Driver) Leave(r *network.LeaveRequest) error {
 }
 
 // ProgramExternalConnectivity publishes a container's ports.
-func (d *Driver) ProgramExternalConnectivity(r *network.ProgramExternalConnectivityRequest) error {
+func (d *Driver) ProgramExternalConnectivity(r *publishRequest) error {
 	bindings, err := bindingsOf(r.Options[labelPorts])
 	if err != nil {
 		return err
@@ -282,7 +270,7 @@ func (d *Driver) ProgramExternalConnectivity(r *network.ProgramExternalConnectiv
 }
 
 // RevokeExternalConnectivity unpublishes them.
-func (d *Driver) RevokeExternalConnectivity(r *network.RevokeExternalConnectivityRequest) error {
+func (d *Driver) RevokeExternalConnectivity(r *endpointRequest) error {
 	if err := d.begin(); err != nil {
 		return err
 	}
@@ -296,20 +284,6 @@ func (d *Driver) RevokeExternalConnectivity(r *network.RevokeExternalConnectivit
 	}
 	return d.store.put(n)
 }
-
-// AllocateNetwork is for drivers of a swarm.
-func (d *Driver) AllocateNetwork(*network.AllocateNetworkRequest) (*network.AllocateNetworkResponse, error) {
-	return nil, errors.New("networks of scon are local to a host: want --scope local")
-}
-
-// FreeNetwork is for drivers of a swarm.
-func (d *Driver) FreeNetwork(*network.FreeNetworkRequest) error { return nil }
-
-// DiscoverNew is called for another host of a swarm.
-func (d *Driver) DiscoverNew(*network.DiscoveryNotification) error { return nil }
-
-// DiscoverDelete is called for another host of a swarm.
-func (d *Driver) DiscoverDelete(*network.DiscoveryNotification) error { return nil }
 
 func (d *Driver) network(id string) (*Network, error) {
 	n := d.networks[id]
