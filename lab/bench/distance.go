@@ -3,8 +3,6 @@ package bench
 import (
 	"fmt"
 	"time"
-
-	"github.com/scon-project/scon/internal/host/cores"
 )
 
 // Distance is the communication delay between two CPUs. A hypervisor moves virtual
@@ -38,14 +36,14 @@ const (
 )
 
 // bounce takes about 10 ms on an idle machine.
-var bounce = cores.Bounce{RoundTrips: 2000, Batches: 15, Patience: 10 * time.Second}
+var bounce = bounces{roundTrips: 2000, batches: 15, patience: 10 * time.Second}
 
 // measureDistance has two threads pass a cache line back and forth.
 func measureDistance(a, b int) (Distance, error) {
 	if a == b {
 		return Distance{Class: OneCPU}, nil
 	}
-	batches, err := bounce.Measure(a, b)
+	batches, err := bounce.measure(a, b)
 	if err != nil {
 		return Distance{}, err
 	}
