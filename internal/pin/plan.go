@@ -305,3 +305,18 @@ func zeroOne(b bool) string {
 	}
 	return "0"
 }
+
+// Name is a plan's options as command-line flags.
+func (o Options) Name() string {
+	name := fmt.Sprintf("--policy %s", o.Policy)
+	if o.Steer != Direct {
+		name += fmt.Sprintf(" --steer %s", o.Steer)
+	}
+	if o.Power {
+		name += " --power"
+	}
+	if o.MergeUDP {
+		name += " --merge-udp"
+	}
+	return name
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/scon-project/scon/internal/cli"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/pin"
+	"github.com/scon-project/scon/lab/advise"
 	"github.com/scon-project/scon/lab/bench"
 	"github.com/scon-project/scon/lab/latency"
 	"github.com/scon-project/scon/lab/topology"
@@ -40,7 +41,7 @@ type advice struct {
 	// The machine's load averages, of the last minute.
 	LoadBefore string `json:"load_before"`
 	LoadAfter  string `json:"load_after"`
-	pin.Advice
+	advise.Advice
 }
 
 func (t *tool) newPinAdviseCommand() *cobra.Command {
@@ -125,22 +126,22 @@ func (f *adviseFlags) run(ctx context.Context, machine *pin.Host) (_ advice, err
 		if err != nil {
 			return err
 		}
-		candidates, err := pin.Candidates(s, nil)
+		candidates, err := advise.Candidates(s, nil)
 		if err != nil {
 			return err
 		}
 		rounds := f.rounds
 		if rounds == 0 {
-			rounds = pin.MinRounds(len(candidates)) + 2
+			rounds = advise.MinRounds(len(candidates)) + 2
 		}
-		a.Advice, err = h.Advise(ctx, candidates, rounds, func(ctx context.Context) (pin.Sample, error) {
+		a.Advice, err = advise.Run(ctx, &h, candidates, rounds, func(ctx context.Context) (advise.Sample, error) {
 			v, err := probe.Measure(ctx)
 			if _, arrived := v["p50_us"]; err == nil && !arrived {
 				// All took longer than the measurement.
 				us := float64(f.duration.Microseconds())
 				v["p50_us"], v["p99_us"], v["p999_us"] = us, us, us
 			}
-			return pin.Sample{P50: v["p50_us"], P99: v["p99_us"], P999: v["p999_us"], Lost: v["lost"]}, err
+			return advise.Sample{P50: v["p50_us"], P99: v["p99_us"], P999: v["p999_us"], Lost: v["lost"]}, err
 		}, progress.Step)
 		return err
 	})
@@ -158,7 +159,7 @@ func loadAverage() string {
 func (t *tool) printAdvice(a advice) error {
 	out := bufio.NewWriter(t.stdout)
 	table := cli.NewTable("candidate", "p50", "p99", "p99.9", ">lost", "verdict")
-	for _, v := range append([]pin.Verdict{a.Control}, a.Verdicts...) {
+	for _, v := range append([]advise.Verdict{a.Control}, a.Verdicts...) {
 		if v.Refused != "" {
 			table.Add(v.Name, "-", "-", "-", "-", "refused: "+v.Refused)
 			continue
@@ -180,7 +181,7 @@ func (t *tool) printAdvice(a advice) error {
 }
 
 // verdictOf says what a candidate was.
-func verdictOf(v pin.Verdict) string {
+func verdictOf(v advise.Verdict) string {
 	switch {
 	case v.Better && v.Worse:
 		return "better and worse"

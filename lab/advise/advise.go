@@ -1,4 +1,6 @@
-package pin
+// Package advise measures placements of work on CPUs, and recommends one that is better beyond
+// noise.
+package advise
 
 import (
 	"context"
@@ -6,6 +8,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/scon-project/scon/internal/pin"
 )
 
 // Sample is the result of one measurement.
@@ -17,13 +21,13 @@ type Sample struct {
 // Measure measures with the current settings.
 type Measure func(ctx context.Context) (Sample, error)
 
-// Candidate is a plan that Advise measures.
+// Candidate is a plan that Run measures.
 type Candidate struct {
-	Name string `json:"name"`
-	Plan Plan   `json:"plan"`
+	Name string   `json:"name"`
+	Plan pin.Plan `json:"plan"`
 }
 
-// Advice is the result of Advise.
+// Advice is the result of Run.
 type Advice struct {
 	Rounds int `json:"rounds"`
 	// Recommended is the name of the best candidate that is better beyond noise, ""
@@ -89,11 +93,11 @@ func MinRounds(candidates int) int {
 // candidate and the control.
 func level(candidates int) float64 { return errorRate / float64(3*(candidates+1)) }
 
-// Advise applies, measures and restores each candidate in each round, between two
+// Run applies, measures and restores each candidate in each round, between two
 // measurements of the unchanged machine. These are compared with each other: if they
 // differ, nothing is recommended. The order of the candidates changes from round to
 // round. Progress is called before each step.
-func (h *Host) Advise(ctx context.Context, candidates []Candidate, rounds int, measure Measure, progress func(done, total int, what string)) (Advice, error) {
+func Run(ctx context.Context, h *pin.Host, candidates []Candidate, rounds int, measure Measure, progress func(done, total int, what string)) (Advice, error) {
 	if least := MinRounds(len(candidates)); rounds < least {
 		return Advice{}, fmt.Errorf("%w: %d candidates need %d at least", ErrRounds, len(candidates), least)
 	}
@@ -142,7 +146,7 @@ func (h *Host) Advise(ctx context.Context, candidates []Candidate, rounds int, m
 
 // trial runs the measurements.
 type trial struct {
-	host        *Host
+	host        *pin.Host
 	measure     Measure
 	progress    func(done, total int, what string)
 	done, total int
@@ -268,58 +272,43 @@ func (r Ratio) String() string { return fmt.Sprintf("%.2f [%.2f, %.2f]", r.Media
 
 // Candidates are the plans for a machine that differ from each other and change
 // something.
-func Candidates(s Snapshot, devices []string) ([]Candidate, error) {
+func Candidates(s pin.Snapshot, devices []string) ([]Candidate, error) {
 	var all []Candidate
-	var seen [][]Setting
+	var seen [][]pin.Setting
 	for _, o := range candidateOptions() {
 		o.Devices = devices
-		p, err := New(s, o)
+		p, err := pin.New(s, o)
 		if err != nil {
 			return nil, err
 		}
-		wants := p.wants()
-		if len(wants) == 0 || slices.ContainsFunc(seen, func(other []Setting) bool { return slices.Equal(other, wants) }) {
+		changes := wants(p)
+		if len(changes) == 0 || slices.ContainsFunc(seen, func(other []pin.Setting) bool { return slices.Equal(other, changes) }) {
 			continue
 		}
-		seen = append(seen, wants)
+		seen = append(seen, changes)
 		all = append(all, Candidate{Name: o.Name(), Plan: p})
 	}
 	return all, nil
 }
 
 // candidateOptions are ordered by how much they change.
-func candidateOptions() []Options {
-	var all []Options
-	for _, steer := range Steers {
-		for _, policy := range Policies {
-			if policy == None && steer == Direct {
-				all = append(all, Options{Policy: policy, Steer: steer, Power: true}, Options{Policy: policy, Steer: steer, MergeUDP: true})
+func candidateOptions() []pin.Options {
+	var all []pin.Options
+	for _, steer := range pin.Steers {
+		for _, policy := range pin.Policies {
+			if policy == pin.None && steer == pin.Direct {
+				all = append(all, pin.Options{Policy: policy, Steer: steer, Power: true}, pin.Options{Policy: policy, Steer: steer, MergeUDP: true})
 				continue
 			}
-			all = append(all, Options{Policy: policy, Steer: steer})
+			all = append(all, pin.Options{Policy: policy, Steer: steer})
 		}
 	}
 	return all
 }
 
-// Name is a plan's options as command-line flags.
-func (o Options) Name() string {
-	name := fmt.Sprintf("--policy %s", o.Policy)
-	if o.Steer != Direct {
-		name += fmt.Sprintf(" --steer %s", o.Steer)
-	}
-	if o.Power {
-		name += " --power"
-	}
-	if o.MergeUDP {
-		name += " --merge-udp"
-	}
-	return name
-}
-
 // wants are the settings that change something, without their reasons.
-func (p Plan) wants() []Setting {
-	var list []Setting
+func wants(p pin.Plan) []pin.Setting {
+	var list []pin.Setting
 	for _, s := range p.Settings {
 		if s.Now != s.Want {
 			s.Why = ""

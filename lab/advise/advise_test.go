@@ -1,26 +1,101 @@
-package pin
+package advise
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/scon-project/scon/internal/pin"
+	"github.com/scon-project/scon/test/bed/fixture"
 )
+
+var errFault = errors.New("a fault on purpose")
+
+// kernel has no veths, and restarts what it is asked to. A device has a thread while its file
+// says so.
+type kernel struct {
+	root    string
+	threads map[string]pin.Thread
+}
+
+func (*kernel) Veths(string, []pin.Namespace) (map[string]pin.Veth, error) { return nil, nil }
+func (*kernel) SetFeatures(string, string, map[string]bool) error          { return nil }
+func (*kernel) RestartIrqbalance() error                                   { return nil }
+
+func (k *kernel) Threads(_, device string) ([]pin.Thread, error) {
+	threaded, err := os.ReadFile(filepath.Join(k.root, "sys/class/net", device, "threaded"))
+	if err != nil || strings.TrimSpace(string(threaded)) == "0" {
+		delete(k.threads, device)
+		return nil, nil
+	}
+	if t, ok := k.threads[device]; ok {
+		return []pin.Thread{t}, nil
+	}
+	return []pin.Thread{{Name: device, CPUs: pin.CPUs{0, 1}}}, nil
+}
+
+func (k *kernel) SetThread(t pin.Thread) error {
+	k.threads[t.Name] = t
+	return nil
+}
+
+// Features of every device are those of one that may merge datagrams.
+func (*kernel) Features(string, string) (map[string]bool, error) {
+	return map[string]bool{"rx-udp-gro-forwarding": false}, nil
+}
+
+// virtual is a virtual machine.
+func virtual(t testing.TB) *pin.Host {
+	t.Helper()
+	root, err := os.MkdirTemp("/dev/shm", "scon-advise-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
+	if err := fixture.Unpack("../../internal/pin/testdata/vm.txtar", root); err != nil {
+		t.Fatal(err)
+	}
+	return &pin.Host{Root: root, State: filepath.Join(root, "state"), Kernel: &kernel{root, make(map[string]pin.Thread)}}
+}
+
+func capture(t testing.TB, h *pin.Host) pin.Snapshot {
+	t.Helper()
+	s, err := h.Capture()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// unchanged fails if a plan is applied, or its settings were left.
+func unchanged(t testing.TB, h *pin.Host, before pin.Snapshot) {
+	t.Helper()
+	if status, err := h.Inspect(); err != nil || status.Applied {
+		t.Errorf("%+v, %v", status, err)
+	}
+	if is := capture(t, h); !reflect.DeepEqual(is, before) {
+		t.Errorf("%+v is left, it was %+v", is, before)
+	}
+}
 
 // machineThat measures a made-up machine: the latency that a candidate's
 // governor gives, with noise.
-func machineThat(h *Host, noise float64, seed uint64, factors map[string]float64) Measure {
+func machineThat(h *pin.Host, noise float64, seed uint64, factors map[string]float64) Measure {
 	random := rand.New(rand.NewPCG(seed, 1))
 	return func(context.Context) (Sample, error) {
-		r, err := h.readRecord()
+		status, err := h.Inspect()
 		if err != nil {
 			return Sample{}, err
 		}
 		factor := 1.0
-		if r != nil {
-			factor = factors[r.Plan.Name()]
+		if status.Applied {
+			factor = factors[status.Plan.Name()]
 		}
 		value := func(base float64) float64 { return base * factor * (1 + noise*random.NormFloat64()) }
 		return Sample{P50: value(10), P99: value(20), P999: value(50)}, nil
@@ -29,8 +104,8 @@ func machineThat(h *Host, noise float64, seed uint64, factors map[string]float64
 
 func advised(t testing.TB, seed uint64, noise float64, factors map[string]float64) Advice {
 	t.Helper()
-	h := fixture(t, "vm")
-	before := content(t, h)
+	h := virtual(t)
+	before := capture(t, h)
 	candidates, err := Candidates(capture(t, h), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -42,14 +117,14 @@ func advised(t testing.TB, seed uint64, noise float64, factors map[string]float6
 			factors[c.Name] = 1
 		}
 	}
-	a, err := h.Advise(t.Context(), candidates, MinRounds(len(candidates))+2, machineThat(h, noise, seed, factors), nil)
+	a, err := Run(t.Context(), h, candidates, MinRounds(len(candidates))+2, machineThat(h, noise, seed, factors), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(a.Verdicts) != len(candidates) {
 		t.Errorf("%d verdicts of %q", len(a.Verdicts), names)
 	}
-	sameContent(t, h, before)
+	unchanged(t, h, before)
 	return a
 }
 
@@ -77,13 +152,13 @@ func TestAdviseBest(t *testing.T) {
 
 // A machine that drifts within a round gives no result.
 func TestAdviseUnsteady(t *testing.T) {
-	h := fixture(t, "vm")
+	h := virtual(t)
 	candidates, err := Candidates(capture(t, h), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	runs := 0
-	a, err := h.Advise(t.Context(), candidates, 20, func(context.Context) (Sample, error) {
+	a, err := Run(t.Context(), h, candidates, 20, func(context.Context) (Sample, error) {
 		runs++
 		v := 10 + float64(runs%(len(candidates)+2))
 		return Sample{P50: v, P99: v, P999: v}, nil
@@ -106,15 +181,15 @@ func TestLossIsWorse(t *testing.T) {
 
 // A measurement that fails, or is interrupted, leaves nothing behind.
 func TestAdviseFails(t *testing.T) {
-	h := fixture(t, "vm")
-	before := content(t, h)
+	h := virtual(t)
+	before := capture(t, h)
 	candidates, err := Candidates(capture(t, h), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for stop := range 4 {
 		runs := 0
-		_, err := h.Advise(t.Context(), candidates, 20, func(context.Context) (Sample, error) {
+		_, err := Run(t.Context(), h, candidates, 20, func(context.Context) (Sample, error) {
 			if runs++; runs > stop {
 				return Sample{}, errFault
 			}
@@ -123,28 +198,28 @@ func TestAdviseFails(t *testing.T) {
 		if !errors.Is(err, errFault) {
 			t.Fatal(err)
 		}
-		sameContent(t, h, before)
+		unchanged(t, h, before)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := h.Advise(ctx, candidates, 20, machineThat(h, 0, 1, nil), nil); !errors.Is(err, context.Canceled) {
+	if _, err := Run(ctx, h, candidates, 20, machineThat(h, 0, 1, nil), nil); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
 
 func TestAdviseRefuses(t *testing.T) {
-	h := fixture(t, "vm")
+	h := virtual(t)
 	candidates, err := Candidates(capture(t, h), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Advise(t.Context(), candidates, 3, nil, nil); !errors.Is(err, ErrRounds) {
+	if _, err := Run(t.Context(), h, candidates, 3, nil, nil); !errors.Is(err, ErrRounds) {
 		t.Error(err)
 	}
 	if _, err := h.Apply(candidates[0].Plan); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Advise(t.Context(), candidates, 20, nil, nil); !errors.Is(err, ErrApplied) {
+	if _, err := Run(t.Context(), h, candidates, 20, nil, nil); !errors.Is(err, ErrApplied) {
 		t.Error(err)
 	}
 }
@@ -175,7 +250,7 @@ func TestMedianRatio(t *testing.T) {
 
 // Plans that come to the same are tried once.
 func TestCandidates(t *testing.T) {
-	all, err := Candidates(capture(t, fixture(t, "vm")), nil)
+	all, err := Candidates(capture(t, virtual(t)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
