@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/scon-project/scon/internal/host/netns"
 )
 
@@ -77,24 +75,11 @@ func (h *Host) sysfs(namespace string) (tree, error) {
 		}
 		return tree{dir: h.path("/netns/" + filepath.Base(namespace) + "/sys")}, nil
 	}
-	var fd int
-	err := netns.Do(namespace, func() error {
-		sb, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(sb)
-		if err := unix.FsconfigCreate(sb); err != nil {
-			return err
-		}
-		fd, err = unix.Fsmount(sb, unix.FSMOUNT_CLOEXEC, 0)
-		return err
-	})
+	f, err := netns.MountSysfs(namespace, 0)
 	if err != nil {
-		return tree{}, fmt.Errorf("mount a sysfs of namespace %q: %w", namespace, err)
+		return tree{}, err
 	}
-	f := os.NewFile(uintptr(fd), "sysfs")
-	return tree{dir: fmt.Sprintf("/proc/self/fd/%d", fd), file: f}, nil
+	return tree{dir: fmt.Sprintf("/proc/self/fd/%d", f.Fd()), file: f}, nil
 }
 
 func (h *Host) path(name string) string { return filepath.Join(h.Root, name) }

@@ -69,7 +69,7 @@ func openDevice(p place) (*Device, error) {
 	if d, err := p.in(tree); err == nil {
 		return d, nil
 	}
-	mount, err := mountSysfs(p.namespace)
+	mount, err := netns.MountSysfs(p.namespace, unix.MOUNT_ATTR_RDONLY)
 	if err != nil {
 		return nil, err
 	}
@@ -178,26 +178,4 @@ func number(dir *os.File, name string) int {
 		return -1
 	}
 	return n
-}
-
-// mountSysfs mounts a sysfs of a namespace at no path: it ends with the last
-// file that is open in it.
-func mountSysfs(namespace string) (*os.File, error) {
-	var fd int
-	err := netns.Do(namespace, func() error {
-		sb, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(sb)
-		if err := unix.FsconfigCreate(sb); err != nil {
-			return err
-		}
-		fd, err = unix.Fsmount(sb, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_RDONLY)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("mounting a sysfs of namespace %q: %w", namespace, err)
-	}
-	return os.NewFile(uintptr(fd), "sysfs"), nil
 }
