@@ -13,7 +13,7 @@ func FuzzCgroup(f *testing.F) {
 	f.Add("1:name=systemd:/lxc/web\n0::/\n")
 	f.Add("0::/kubepods/burstable/pod1/" + id + "\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		runtime, id := parseCgroup(text)
+		runtime, id := parseCgroup(text, nil)
 		if (runtime == "") != (id == "") || !strings.Contains(text, id) {
 			t.Errorf("%q: runtime %q, container %q", text, runtime, id)
 		}

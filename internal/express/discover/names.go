@@ -132,14 +132,15 @@ func (n *Namer) identify(p Port) Container {
 	if len(ns.pids) > 0 {
 		c.PID = ns.pids[0]
 	}
+	groups := n.cgroups()
 	for _, pid := range ns.pids {
-		runtime, id := readCgroup(filepath.Join(n.at.proc, strconv.Itoa(pid), "cgroup"))
+		runtime, id := groups.containerOf(strconv.Itoa(pid))
 		if id == "" {
 			continue
 		}
 		found, by := n.ask(id)
 		c = Container{
-			Name:     cmp.Or(found.name, monitorsName(n.at.proc, pid), Short(id)),
+			Name:     cmp.Or(found.name, groups.monitorsName(pid, id), Short(id)),
 			ID:       id,
 			Runtime:  cmp.Or(by, runtime),
 			Netns:    c.Netns,
@@ -150,7 +151,7 @@ func (n *Namer) identify(p Port) Container {
 			Unknown:  by == "" && runtime != "lxc",
 		}
 		if podOf(c.Labels) != "" {
-			c = n.pod(ns, c)
+			c = n.pod(ns, c, groups)
 		}
 		return c
 	}

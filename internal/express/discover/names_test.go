@@ -33,7 +33,11 @@ func TestParseCgroup(t *testing.T) {
 		{"Docker, cgroupfs", "0::/docker/" + idA + "\n", "docker", idA},
 		{"Docker, version 1", "9:name=systemd:/docker/" + idA + "\n8:pids:/docker/" + idA + "\n0::/\n", "docker", idA},
 		{"Docker, systemd inside", "0::/docker/" + idA + "/init.scope\n", "docker", idA},
-		{"Docker in Docker", "0::/docker/" + idA + "/docker/" + idB + "\n", "docker", idB},
+		{"Docker in Docker", "0::/docker/" + idA + "/docker/" + idB + "\n", "docker", idA},
+		{"Docker where the daemon is in a container", "0::/docker/" + idD + "/docker/" + idB + "\n", "docker", idB},
+		{"a cgroup that a container has made", "0::/lxc.payload.web/docker-" + idA + ".scope\n", "lxc", "web"},
+		{"one with the name of another container", "0::/lxc.payload.web/lxc.payload.other/lxc/other\n", "lxc", "web"},
+		{"one below Podman's", "0::/machine.slice/libpod-" + idA + ".scope/container/docker/" + idB + "\n", "podman", idA},
 		{"Podman, systemd", "0::/machine.slice/libpod-" + idA + ".scope/container\n", "podman", idA},
 		{"Podman, cgroupfs", "0::/libpod_parent/libpod-" + idA + "\n", "podman", idA},
 		{"Podman's monitor", "0::/machine.slice/libpod-conmon-" + idA + ".scope\n", "", ""},
@@ -47,7 +51,7 @@ func TestParseCgroup(t *testing.T) {
 		{"LXC, version 1", "3:cpuset:/lxc/web\n", "lxc", "web"},
 		{"not quite an identifier", "0::/docker/" + idA[:63] + "\n", "", ""},
 	} {
-		if runtime, id := parseCgroup(tc.text); runtime != tc.runtime || id != tc.id {
+		if runtime, id := parseCgroup(tc.text, map[string]bool{idD: true}); runtime != tc.runtime || id != tc.id {
 			t.Errorf("%s: got %q %q, want %q %q", tc.name, runtime, id, tc.runtime, tc.id)
 		}
 	}
@@ -205,6 +209,35 @@ func TestIdentify(t *testing.T) {
 				n.write("40/cmdline", "/usr/bin/conmon\x00--api-version\x001\x00-n\x00web\x00")
 			},
 			Container{Name: "web", ID: idA, Runtime: "podman", Netns: "42/ns/net", PID: 42, Unknown: true},
+		},
+		{
+			"Podman, and a process of the container that calls itself its monitor",
+			func(n *named) {
+				n.process(42, n.d.c, "/machine.slice/libpod-"+idA+".scope")
+				n.process(43, n.d.c, "/machine.slice/libpod-"+idA+".scope/container")
+				n.write("42/stat", "42 (sh) S 43 42 42 0")
+				n.write("43/stat", "43 (conmon) S 44 43 43 0")
+				n.write("43/cmdline", "conmon\x00-n\x00other\x00")
+				n.write("44/cmdline", "/usr/bin/conmon\x00-n\x00web\x00")
+			},
+			Container{Name: "web", ID: idA, Runtime: "podman", Netns: "42/ns/net", PID: 42, Unknown: true},
+		},
+		{
+			"a container that has made cgroups with the names of others",
+			func(n *named) {
+				n.process(42, n.d.c, "/lxc.payload.web/docker-"+idB+".scope")
+				n.engine(n.namer.at.docker, idB, "other")
+			},
+			Container{Name: "web", ID: "web", Runtime: "lxc", Netns: "42/ns/net", PID: 42},
+		},
+		{
+			"a container beside the daemon's",
+			func(n *named) {
+				n.write("self/cgroup", "0::/docker/"+idD+"/init.scope\n")
+				n.process(42, n.d.c, "/docker/"+idD+"/docker/"+idA)
+				n.engine(n.namer.at.docker, idA, "web")
+			},
+			Container{Name: "web", ID: idA, Runtime: "docker", Netns: "42/ns/net", PID: 42},
 		},
 		{
 			"Podman whose monitor is gone",

@@ -1,7 +1,6 @@
 package discover
 
 import (
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,12 +32,12 @@ func podOf(annotations map[string]string) string {
 // pod returns the pod behind a port, given one of its containers. It is identified by its
 // sandbox, which lives as long as the pod, and named namespace/pod/container; several
 // containers are joined by "+".
-func (n *Namer) pod(ns *namespace, one Container) Container {
+func (n *Namer) pod(ns *namespace, one Container, groups cgroups) Container {
 	c := one
 	var names, images []string
 	seen := make(map[string]bool)
 	for _, pid := range ns.pids[:min(len(ns.pids), mostProcesses)] {
-		_, id := readCgroup(filepath.Join(n.at.proc, strconv.Itoa(pid), "cgroup"))
+		_, id := groups.containerOf(strconv.Itoa(pid))
 		if id == "" || seen[id] {
 			continue
 		}

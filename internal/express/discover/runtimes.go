@@ -101,20 +101,21 @@ func askDocker(socket, id string) (c engineContainer, err error) {
 
 // monitorsName returns the container name that conmon was started with, the
 // monitor process of Podman and CRI-O: Podman has no daemon to ask. It is ""
-// if there is none.
-func monitorsName(proc string, pid int) string {
+// if there is none: a process of the container may call itself conmon.
+func (c cgroups) monitorsName(pid int, container string) string {
 	// While a container starts, its runtime is between them.
 	const most = 4
 	for range most {
-		parent, err := parentOf(proc, pid)
+		parent, err := parentOf(c.proc, pid)
 		if err != nil {
 			return ""
 		}
-		line, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(parent), "cmdline"))
+		line, err := os.ReadFile(filepath.Join(c.proc, strconv.Itoa(parent), "cmdline"))
 		if err != nil {
 			return ""
 		}
-		if args := strings.Split(string(line), "\x00"); filepath.Base(args[0]) == "conmon" {
+		_, in := c.containerOf(strconv.Itoa(parent))
+		if args := strings.Split(string(line), "\x00"); in != container && filepath.Base(args[0]) == "conmon" {
 			if i := slices.Index(args, "-n"); i >= 0 && i+1 < len(args) {
 				return args[i+1]
 			}
