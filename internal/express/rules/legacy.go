@@ -115,7 +115,7 @@ type extension struct {
 }
 
 // parse parses the rules of a table.
-func (t legacyTable) parse(exact exactCounters) ([]*base, error) {
+func (t legacyTable) parse(exact *exactCounters) ([]*base, error) {
 	p, bases, err := t.begin(exact)
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (t legacyTable) parse(exact exactCounters) ([]*base, error) {
 }
 
 // begin finds the entries and the chains of a table, which have no rules yet.
-func (t legacyTable) begin(exact exactCounters) (p legacyParser, bases []*base, err error) {
+func (t legacyTable) begin(exact *exactCounters) (p legacyParser, bases []*base, err error) {
 	p = legacyParser{exact: exact, legacyForm: t.form, table: t.form.name + " " + t.name, chains: make(map[uint32]*chain)}
 	if err := p.split(t.entries); err != nil {
 		return p, nil, err
@@ -171,7 +171,7 @@ func digest(tables []legacyTable) uint64 {
 
 type legacyParser struct {
 	*legacyForm
-	exact   exactCounters
+	exact   *exactCounters
 	table   string
 	entries []legacyEntry
 	chains  map[uint32]*chain // by where they begin
@@ -265,9 +265,7 @@ func (p *legacyParser) rule(c *chain, e legacyEntry, next uint32) (*rule, error)
 		if m.name == "comment" {
 			comments = append(comments, cString(m.info))
 		}
-		s := xtMatch(m.name, m.revision, m.info)
-		s.pure = s.check != nil // a match changes no packet
-		r.steps = append(r.steps, s)
+		r.steps = append(r.steps, p.exact.match(m.name, m.revision, m.info))
 	}
 	if name, ok := p.exact.has(comments...); ok {
 		r.steps = append(r.steps, counting("", name))

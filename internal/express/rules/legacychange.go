@@ -44,7 +44,7 @@ func (l *Live) followLegacy(c *Change) error {
 
 // addLegacy adds the rules by which tables differ from what they were. A table that is
 // new, or gone, has no rules on the other side.
-func (c *Change) addLegacy(before, now []legacyTable, exact exactCounters) error {
+func (c *Change) addLegacy(before, now []legacyTable, exact *exactCounters) error {
 	was, err := outlines(before, exact)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ type outline struct {
 	leads   map[*chain]*chainSet
 }
 
-func outlines(tables []legacyTable, exact exactCounters) (map[string]*outline, error) {
+func outlines(tables []legacyTable, exact *exactCounters) (map[string]*outline, error) {
 	all := make(map[string]*outline)
 	for _, t := range tables {
 		o, err := t.outline(exact)
@@ -92,7 +92,7 @@ func outlines(tables []legacyTable, exact exactCounters) (map[string]*outline, e
 	return all, nil
 }
 
-func (t legacyTable) outline(exact exactCounters) (o *outline, err error) {
+func (t legacyTable) outline(exact *exactCounters) (o *outline, err error) {
 	o = &outline{
 		chains: make(map[string][]*rule), entries: make(map[*rule]legacyEntry),
 		next: make(map[*rule]uint32), leads: make(map[*chain]*chainSet),

@@ -174,6 +174,11 @@ func (l *Live) Follow(foreign []nfhooks.Hook, tracked map[uint8]bool) (c *Change
 			if got && c.why == "" { // which changes without an announcement
 				c.why = "iptables-legacy has got tables, or has none any more"
 			}
+			if l.exact.late() {
+				lost = "a rule compares the counters of a set of ipset"
+			}
+		}
+		if lost == "" {
 			l.refresh()
 			c.tracks = l.tracksOthers(before) || !c.Nothing() && len(before.early)+len(l.early) > 0
 			return c, nil
@@ -227,8 +232,9 @@ func (l *Live) apply(all []announced) *Change {
 }
 
 // read reads everything.
-func (l *Live) read() (err error) {
-	exact := newExactCounters(l.opts)
+func (l *Live) read() error { return reading(l.opts, l.readWith) }
+
+func (l *Live) readWith(exact *exactCounters) error {
 	noted := l.feed.between
 	if l.alone {
 		noted = func(uint32, uint32) ([]nlmsg.Message, bool) { return nil, false }

@@ -133,9 +133,7 @@ func (k *compiler) add(e nftExpr) {
 		if name := e.text(unix.NFTA_MATCH_NAME); slices.Contains(xtLacking, name) {
 			k.lacking(name)
 		}
-		s := xtMatch(e.text(unix.NFTA_MATCH_NAME), int(e.number(unix.NFTA_MATCH_REV)), bytes.Clone(e.get(unix.NFTA_MATCH_INFO)))
-		s.pure = s.check != nil // a match changes no packet
-		k.step(s)
+		k.step(k.exact.match(e.text(unix.NFTA_MATCH_NAME), int(e.number(unix.NFTA_MATCH_REV)), bytes.Clone(e.get(unix.NFTA_MATCH_INFO))))
 	case "target":
 		k.target(e)
 	default:

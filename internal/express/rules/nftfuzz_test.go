@@ -42,7 +42,7 @@ func FuzzNFTRule(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		key := tableKey{unix.NFPROTO_INET, "t"}
 		c := &chain{table: key.String(), name: "f"}
-		n := newNFTables(Options{Drops: true}, nil)
+		n := newNFTables(Options{Drops: true}, newExactCounters(Options{}))
 		table := &table{
 			nftables: n, key: key, kept: true, chains: map[string]*chain{"f": c},
 			sets: map[string]*set{

@@ -117,7 +117,7 @@ func (k *compiler) objref(e nftExpr) {
 	}
 	switch {
 	case typ == counter && mapped:
-		if len(k.exact) > 0 { // which object of the map it is, is not known
+		if len(k.exact.named) > 0 { // which object of the map it is, is not known
 			k.step(counting("counter name "+name, "in "+name))
 		}
 	case typ == counter:

@@ -87,7 +87,7 @@ type nftReader struct {
 
 // readNFTables reads nftables, to follow the rules if that is asked for: by what is
 // announced while they are read (noted), nil if nothing is.
-func readNFTables(opts Options, exact exactCounters, noted func(from, to uint32) ([]nlmsg.Message, bool)) (*nftables, error) {
+func readNFTables(opts Options, exact *exactCounters, noted func(from, to uint32) ([]nlmsg.Message, bool)) (*nftables, error) {
 	sock, err := nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, err

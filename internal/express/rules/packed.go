@@ -42,7 +42,7 @@ var noNames = new(names)
 
 // follow stores a rule.
 func (t *table) follow(r *rule, expressions iter.Seq[nftExpr], comment string) {
-	if len(t.exact) == 0 {
+	if len(t.exact.named) == 0 {
 		comment = "" // nobody asks for it
 	}
 	r.names = &names{comment: comment}

@@ -92,7 +92,7 @@ type Ruleset struct {
 	outer     []*base // those that see the outer packets of a tunnel
 	perPacket []Rule
 	opts      Options
-	exact     exactCounters
+	exact     *exactCounters
 	whole     []*base // with opts.Drops: all, in the order of their priorities
 	expects   bool    // with opts.Drops: conntrack may expect connections
 	legacy    uint64  // digest of iptables-legacy's tables
@@ -104,8 +104,15 @@ type Ruleset struct {
 
 // Read reads the ruleset. A missing right to read it is an error, never an
 // empty ruleset.
-func Read(opts Options) (Ruleset, error) {
-	exact := newExactCounters(opts)
+func Read(opts Options) (r Ruleset, err error) {
+	err = reading(opts, func(exact *exactCounters) (err error) {
+		r, err = readWith(opts, exact)
+		return err
+	})
+	return r, err
+}
+
+func readWith(opts Options, exact *exactCounters) (Ruleset, error) {
 	n, err := readNFTables(opts, exact, nil)
 	if err != nil {
 		return Ruleset{}, fmt.Errorf("read nftables: %w", err)
@@ -153,7 +160,7 @@ func (n *nftables) addFamilies(found map[family]bool) {
 
 // readOthers reads iptables-legacy, whose tables it returns as well, and adds functions
 // that are no rules.
-func readOthers(opts Options, exact exactCounters) (bases []*base, tables []legacyTable, err error) {
+func readOthers(opts Options, exact *exactCounters) (bases []*base, tables []legacyTable, err error) {
 	if tables, err = readLegacyTables(opts); err != nil {
 		return nil, nil, fmt.Errorf("read iptables-legacy: %w", err)
 	}
@@ -161,7 +168,7 @@ func readOthers(opts Options, exact exactCounters) (bases []*base, tables []lega
 	return bases, tables, err
 }
 
-func parseOthers(tables []legacyTable, opts Options, exact exactCounters) (bases []*base, err error) {
+func parseOthers(tables []legacyTable, opts Options, exact *exactCounters) (bases []*base, err error) {
 	for _, t := range tables {
 		found, err := t.parse(exact)
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 // to requests, and its announcements, which have the same form.
 type nftables struct {
 	opts       Options
-	exact      exactCounters
+	exact      *exactCounters
 	tables     map[tableKey]*table
 	bases      []*base
 	translate  [2]int // how many chains of type nat there are, by family
@@ -48,7 +48,7 @@ type table struct {
 	lookers map[string][]*rule // those that look into a set, by its name
 }
 
-func newNFTables(opts Options, exact exactCounters) *nftables {
+func newNFTables(opts Options, exact *exactCounters) *nftables {
 	return &nftables{opts: opts, exact: exact, tables: make(map[tableKey]*table)}
 }
 

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"encoding/binary"
 	"strings"
 	"testing"
 
@@ -185,6 +186,52 @@ func TestXTSet(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A rule that looks into a set of ipset counts in it. Where another rule compares these
+// counters, whatever packets that one judges, no packet may be missing; and only there.
+func TestXTSetCounters(t *testing.T) {
+	const compares = "-m conntrack --ctstate NEW -m set --match-set seen src ! --update-counters --packets-gt 100 -j DROP"
+	for name, c := range map[string]struct{ before, added, why string }{
+		"none compares":     {"-m set --match-set seen src -j ACCEPT", "-p tcp --dport 80 -j DROP", ""},
+		"compared before":   {compares, "-m set --match-set seen src -j ACCEPT", setCounters},
+		"compared after":    {"-m set --match-set seen src -j ACCEPT", compares, setCounters},
+		"does not count":    {"-m set --match-set seen src ! --update-counters -j ACCEPT", compares, ""},
+		"counts for others": {"-p tcp --dport 80 -m set --match-set seen src -j ACCEPT", compares, ""},
+		"and then judges":   {"-m set --match-set seen src -p tcp --dport 80 -j ACCEPT", compares, setCounters},
+	} {
+		for kind, tool := range iptables {
+			t.Run(kind+" "+name, func(t *testing.T) {
+				ns := nstest.New(t)
+				nstest.Run(t, ns, "ipset create seen hash:ip counters")
+				load(t, ns, tool, filterTable("-A FORWARD "+c.before))
+				live := follow(t, ns, Options{})
+				load(t, ns, tool, filterTable("-A FORWARD "+c.before+"\n-A FORWARD "+c.added))
+				live.follow()
+				for how, r := range map[string]Ruleset{"read": readIn(t, ns, Options{}), "followed": live.Ruleset} {
+					if rule, touched := r.Touches(outbound(tcp, "443")); touched != (c.why != "") || rule.Why != c.why {
+						t.Errorf("%s: touched = %v by %q, want %q", how, touched, rule.Why, c.why)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestXTBPF holds that a program that may count packets needs each that it sees, and one in
+// the rule itself only those that the rule judges by it.
+func TestXTBPF(t *testing.T) {
+	const inRule, pinned = 0, 1
+	info := make([]byte, 528)
+	for mode, needs := range map[uint16]bool{inRule: false, pinned: true} {
+		binary.NativeEndian.PutUint16(info, mode)
+		if s := xtMatch("bpf", 1, info); (s.check == nil) != needs {
+			t.Errorf("mode %d: needs every packet: %v", mode, s.check == nil)
+		}
+	}
+	if s := xtMatch("bpf", 0, info); s.check == nil {
+		t.Error("revision 0 needs every packet")
 	}
 }
 

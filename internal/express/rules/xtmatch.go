@@ -21,7 +21,7 @@ var constantMatches = []string{
 // varyingMatches check what differs between packets and have no side effects:
 // if a later condition excludes a packet, they do not matter.
 var varyingMatches = []string{
-	"bpf", "connbytes", "cpu", "ecn", "hl", "length", "string", "tcpmss", "time", "ttl", "u32",
+	"connbytes", "cpu", "ecn", "hl", "length", "string", "tcpmss", "time", "ttl", "u32",
 }
 
 // Matches on protocols that do not go express, and on extension headers.
@@ -55,6 +55,7 @@ func xtMatch(name string, revision int, info []byte) step {
 // xtMatches compile the matches that are followed. They report false if the
 // revision is unknown or info is too short.
 var xtMatches = map[string]func(revision int, info []byte) (step, bool){
+	"bpf":       xtBPF,
 	"tcp":       xtTCP,
 	"udp":       xtUDP,
 	"multiport": xtMultiport,
@@ -245,21 +246,35 @@ func xtStatistic(_ int, info []byte) (step, bool) {
 	return judging("-m statistic --mode random", "statistic"), true
 }
 
-// xtSet looks packets up in a set of ipset, which changes without an announcement. If
-// it compares the counters of
-// elements, it judges single packets.
-func xtSet(revision int, info []byte) (step, bool) {
-	const size = 44
-	var packets, bytes int // where their operators are, 0 for no comparison
-	switch revision {
-	case 0, 1, 2:
-		return silently(unsure("-m set")), true
-	case 3:
-		packets, bytes = 8, 24
-	case 4:
-		packets, bytes = 16, 32
-	default:
+// xtBPF judges by a program. One of classic BPF in the rule itself only reads the packet;
+// another one may count packets in maps.
+func xtBPF(revision int, info []byte) (step, bool) {
+	const bytecode = 0 // XT_BPF_MODE_BYTECODE
+	if revision > 1 || revision == 1 && (len(info) < 2 || native16(info, 0) != bytecode) {
 		return step{}, false
 	}
-	return silently(unsure("-m set")), len(info) >= size && info[packets] == 0 && info[bytes] == 0
+	return judging("-m bpf", "bpf"), true
+}
+
+// xtSet looks packets up in a set of ipset, which changes without an announcement. If it
+// compares the counters of elements, it judges single packets.
+func xtSet(revision int, info []byte) (step, bool) {
+	compares, _ := xtSetCounters(revision, info)
+	return silently(unsure("-m set")), revision <= 4 && !compares
+}
+
+// xtSetCounters reports whether a look-up compares the counters of elements, and whether it
+// counts.
+func xtSetCounters(revision int, info []byte) (compares, counts bool) {
+	const size, flags, skip = 44, 40, 1 << 3 // IPSET_FLAG_SKIP_COUNTER_UPDATE
+	packets, bytes := 8, 24                  // where their operators are
+	switch {
+	case revision < 3:
+		return false, true
+	case len(info) < size:
+		return true, true
+	case revision > 3:
+		packets, bytes = 16, 32
+	}
+	return info[packets] != 0 || info[bytes] != 0, native32(info, flags)&skip == 0
 }
