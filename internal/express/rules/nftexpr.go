@@ -113,6 +113,7 @@ func (k *compiler) add(e nftExpr) {
 	case "fib", "rt", "xfrm":
 		if e.name == "rt" {
 			k.lacking(e.name)
+			k.learnt(e)
 		}
 		const dreg, longest = 1, 16 // of all three
 		k.load(e, dreg, longest, source{text: e.name}, unknown)
@@ -212,6 +213,15 @@ func (k *compiler) lacking(name string) {
 		}
 		return yes
 	}})
+}
+
+// learnt adds a step for the MTU of a route, which other routers tell this host of without an
+// announcement, whether it goes by that when it forwards or not.
+func (k *compiler) learnt(e nftExpr) {
+	const key, mss = 2, 3 // NFTA_RT_KEY, NFT_RT_TCPMSS
+	if e.number(key) == mss {
+		k.step(silently(step{why: "rt mtu", pure: true, check: func(*machine) truth { return yes }}))
+	}
 }
 
 // xtLacking are matches of iptables that ask for these.

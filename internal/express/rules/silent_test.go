@@ -36,6 +36,8 @@ func TestSilent(t *testing.T) {
 		"a map":                  {nft, inet("ip saddr vmap @verdicts"), "@verdicts"},
 		"marks":                  {nft, inet("ct mark 7 drop"), "ct mark"},
 		"labels":                 {nft, inet("ct label 7 drop"), "ct label"},
+		"a route":                {nft, inet("rt classid 7 drop"), ""},
+		"the MTU of a route":     {nft, inet("rt mtu < 1000 drop"), "rt mtu"},
 		"restoring marks":        {nft, inet("meta mark set ct mark"), "ct mark"},
 		"marks and labels":       {nft, inet("ct mark 7 accept; ct label 7 drop"), "ct label"},
 		"of others":              {nft, inet("ip saddr 10.0.0.1 ct mark 7 drop"), ""},
