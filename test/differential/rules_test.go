@@ -62,7 +62,14 @@ var chains = []chain{
 	{"port_ingress", "netdev diff type filter hook ingress device veth1 priority 0", ""},
 	{"ingress", "netdev diff type filter hook ingress device eth0 priority 0", ""},
 	{"egress", "netdev diff type filter hook egress device eth0 priority 0", ""},
+	{"inet_ingress", "inet atdev type filter hook ingress device eth0 priority 1", ""},
+	{"port_egress", "netdev diff type filter hook egress device veth1 priority 0", ""},
+	{bridgeIngress, "netdev diff type filter hook ingress device docker0 priority 0", ""},
+	{bridgeEgress, "netdev diff type filter hook egress device docker0 priority 0", ""},
 }
+
+// Chains at the bridge, which not all worlds have.
+const bridgeIngress, bridgeEgress = "bridge_ingress", "bridge_egress"
 
 // texts returns the rules of a chain.
 func (r ruleset) texts(chain string) (texts []string) {
@@ -114,6 +121,7 @@ var overIPv6 = strings.NewReplacer(
 	"ip frag-off & 0x1fff != 0", "exthdr frag exists",
 	"ip to ", "ip6 to ", "icmp type", "icmpv6 type",
 	"-m ttl --ttl-", "-m hl --hl-", "-j TTL --ttl-", "-j HL --hl-",
+	"rt ip nexthop", "rt ip6 nexthop", "diffset", "diffset6",
 	"icmp-admin-prohibited", "icmp6-adm-prohibited", "-f -j DROP", "-m frag --fragfirst -j DROP",
 	"172.17.0.0/16", "fd00:17::/64", "172.17.0.2", "fd00:17::2", "172.17.0.3", "fd00:17::3", "172.17.0.1", "fd00:17::1",
 	"10.77.0.0/24", "fd00:77::/64", "10.77.0.", "fd00:77::",
@@ -122,7 +130,7 @@ var overIPv6 = strings.NewReplacer(
 
 // forIPv6 translates a rule to IPv6, if there is such a rule.
 func forIPv6(text string) (string, bool) {
-	for _, only := range []string{"--ecn-tcp-remove", "0>>22", "u32"} {
+	for _, only := range []string{"--ecn-tcp-remove", "0>>22", "u32", "@nh", "bytecode", "realm"} {
 		if strings.Contains(text, only) {
 			return "", false
 		}
@@ -133,7 +141,7 @@ func forIPv6(text string) (string, bool) {
 // sets are the sets that nft's rules use.
 const sets = ` set some { type ipv4_addr; flags interval; elements = { 172.17.0.3, 198.18.0.0/18 }; }
  set noted { type ipv4_addr; size 4096; flags dynamic; }
-`
+` + objects
 
 func (r ruleset) nftScript() string {
 	var b strings.Builder
@@ -168,7 +176,7 @@ func (r ruleset) xtScript() string {
 		b.WriteString("COMMIT\n")
 	}
 	b.WriteString("END\n")
-	return b.String()
+	return r.ipset(b.String()) + b.String()
 }
 
 // feature is a rule that a case may have. THERE is replaced by a match of a
@@ -357,11 +365,14 @@ func (g *generator) add(chain, nftText, xtText string) {
 // feature generates a rule about one of the connections.
 func (g *generator) feature() rule {
 	for {
-		list := slices.Concat(features, ofPorts)
+		list := slices.Concat(features, stateful, ofPorts)
 		if g.about.features != nil && g.r.IntN(2) == 0 {
 			list = g.about.features
 		}
 		f, c := list[g.r.IntN(len(list))], g.Conns[g.r.IntN(len(g.Conns))]
+		if g.routed && (f.chain == bridgeIngress || f.chain == bridgeEgress) {
+			continue
+		}
 		if text, ok := f.text(c, g.Rules.Tool); ok {
 			return rule{f.chain, text}
 		}
