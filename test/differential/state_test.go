@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/test/bed/lab"
 	"github.com/scon-project/scon/test/bed/scontest"
 )
@@ -56,12 +57,8 @@ func (s state) addRouting(family int) error {
 			s["route "+r.String()] = true
 		}
 	}
-	rules, err := netlink.RuleList(family)
-	if err != nil {
+	if err := s.addRules(family); err != nil {
 		return fmt.Errorf("list routing rules: %w", err)
-	}
-	for _, r := range rules {
-		s[fmt.Sprintf("rule %v", r)] = true
 	}
 	neighbours, err := netlink.NeighList(0, family)
 	if err != nil {
@@ -73,6 +70,25 @@ func (s state) addRouting(family int) error {
 		}
 	}
 	return nil
+}
+
+// addRules adds a family's routing rules as the kernel lists them. The library does not read
+// what a rule does.
+func (s state) addRules(family int) error {
+	sock, err := nlmsg.OpenRequests(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer sock.Close()
+	const header = 12 // struct fib_rule_hdr
+	request := nlmsg.Request{Type: unix.RTM_GETRULE, Flags: unix.NLM_F_DUMP, Data: append([]byte{byte(family)}, make([]byte, header-1)...)}
+	return sock.Request(request, func(m nlmsg.Message) {
+		line := fmt.Sprintf("rule %x", m.Data[:header])
+		for typ, value := range nlmsg.Attributes(m.Data[header:]) {
+			line += fmt.Sprintf(" %d:%x", typ, value)
+		}
+		s[line] = true
+	})
 }
 
 // hooks returns the daemon's hooks, none in the world without SCON.
