@@ -67,6 +67,27 @@ func TestDelegatedIPAM(t *testing.T) {
 	}
 }
 
+// GC releases the addresses of attachments that are not listed, by DEL: a stock IPAM plugin
+// that knows GC succeeds in it and releases none.
+func TestDelegatedGC(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	plugins := t.TempDir()
+	script := "#!/bin/sh\n[ $CNI_COMMAND = GC ] || exec /usr/lib/cni/host-local\n"
+	if err := os.WriteFile(filepath.Join(plugins, "host-local"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := "CNI_PATH=" + plugins
+	for _, id := range []string{"one", "two", "three"} {
+		b.want(b.cni("ADD", id, netns.Path(nstest.New(t)), b.hostLocal(), path))
+	}
+	listed := b.hostLocal(`"cni.dev/valid-attachments": [{"containerID": "two", "ifname": "eth0"}]`)
+	b.want(b.cni("GC", "", "", strings.Replace(listed, "1.0.0", "1.1.0", 1), path))
+	if held := b.held(); len(held) != 1 || filepath.Base(held[0]) != "10.88.0.3" {
+		t.Errorf("leased: %v", held)
+	}
+}
+
 // A lease changes nothing in the configuration, which is the network's and that of later
 // containers.
 func TestDelegateLeavesConf(t *testing.T) {

@@ -108,6 +108,7 @@ func TestTamperedRuleset(t *testing.T) {
 		{"scon_groups in-" + host, "80-80", "1-65535"},
 		{"scon_groups in-" + host, "tcp dport 80-80", "ip ttl 1-255"},
 		{"scon_groups out-" + host, "drop", "limit rate 1/second drop"},
+		{"scon_groups out-" + host, "drop", "rt mtu 1 drop"}, // what google/nftables leaves out when it reads
 		{"scon_tenants forward", "ip saddr", "ip daddr"},
 		{"scon_tenants of-a", "return", "accept"},
 		{"scon_tenants of-a", "@subnets", "!= @subnets"},
