@@ -52,6 +52,7 @@ func TestNFTPerPacket(t *testing.T) {
 		"meta day Monday drop":                          "meta day",
 		"meta cpu 1 drop":                               "meta cpu",
 		"log":                                           "log",
+		"synproxy mss 1460 wscale 7":                    "synproxy",
 		"meta nftrace set 1":                            "meta nftrace set",
 		"update @seen { ip saddr }":                     "set update",
 		"update @seen { ip saddr limit rate 1/second }": "set update",
