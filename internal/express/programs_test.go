@@ -1,6 +1,7 @@
 package express_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -225,6 +226,57 @@ func TestPinsTakenAway(t *testing.T) {
 	in.GoExpress()
 	out.GoExpress()
 	b.WantNoInvalid()
+}
+
+// Hooks whose links another program detaches, which leaves their pins, come back.
+func TestLinksDetached(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	needTCX(b)
+	in, out := b.Incoming("tcp", 1).GoExpress(), b.Outgoing("udp", 1).GoExpress()
+	for _, dev := range []string{"eth0", "veth1"} {
+		for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+			detachAll(b, dev, at)
+			scontest.Eventually(t, "SCON's program is back", func() error {
+				if n := b.Programs(dev, at); n != 1 {
+					return fmt.Errorf("%d programs at %s, %v", n, dev, at)
+				}
+				return nil
+			})
+			in.GoExpress()
+			out.GoExpress()
+		}
+	}
+	b.WantNoInvalid()
+}
+
+// detachAll detaches all links from a device's ingress or egress.
+func detachAll(b *scontest.Bed, dev string, at ebpf.AttachType) {
+	b.T.Helper()
+	err := b.Do(lab.Device, func() error {
+		iface, err := net.InterfaceByName(dev)
+		if err != nil {
+			return err
+		}
+		r, err := link.QueryPrograms(link.QueryOptions{Target: iface.Index, Attach: at})
+		if err != nil {
+			return err
+		}
+		for _, p := range r.Programs {
+			id, _ := p.LinkID()
+			l, err := link.NewFromID(id)
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(l.Detach(), l.Close()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		b.T.Fatal(err)
+	}
 }
 
 // Hooks that are removed together with filters of others come back.

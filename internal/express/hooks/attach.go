@@ -117,6 +117,6 @@ func (a *attacher) move(where datapath.Attached) {
 		err = a.dp.Attach(where.Hook, where.Ifindex)
 	}
 	if err != nil {
-		a.log.Error("moving a program behind others", "ifindex", where.Ifindex, "error", err)
+		a.log.Error("attaching a program in its place again", "ifindex", where.Ifindex, "error", err)
 	}
 }

@@ -20,7 +20,7 @@ import (
 // programs are the tcx programs of others on the path of containers' packets.
 // The kernel does not announce them: they are polled once a second. SCON's own
 // runs after them at an ingress and before them at an egress; where others have
-// taken its place, it moves.
+// taken its place, it moves, and where they have detached it, it comes back.
 type programs struct {
 	// arranged reads the programs at a place, as tcfilter.Own.Arranged does.
 	arranged func(ifindex int, at ebpf.AttachType, known uint64) (tcfilter.Arrangement, bool, error)
@@ -94,6 +94,9 @@ func (p *programs) poll(places map[place]*datapath.Hook, isTCX bool, now time.Ti
 			delete(p.left, at)
 		case err != nil:
 			changed = cmp.Or(p.leaveUnreadable(at, err), changed)
+		case same && hook == nil && p.left[at] != "" && p.seen[at].foreign == "" && now.Sub(p.seen[at].moved) > calm:
+			delete(p.left, at) // whoever detached SCON's program has stopped, perhaps
+			changed = cmp.Or(changed, fmt.Sprintf("device %d is hooked again", at.ifindex))
 		case !same:
 			change, mustMove := p.update(at, hook, current, isTCX, now)
 			changed = cmp.Or(change, changed)
@@ -129,15 +132,18 @@ func (p *programs) update(at place, hook *datapath.Hook, current tcfilter.Arrang
 		changed = fmt.Sprintf("programs at device %d: %s", at.ifindex, cmp.Or(foreign, "none"))
 		seen.foreign = foreign
 	}
-	if hook != nil && !current.Own && isTCX {
+	gone := hook != nil && !current.Own && isTCX
+	if gone {
 		changed = fmt.Sprintf("SCON's program is gone from device %d", at.ifindex)
 	}
 	switch ousters := current.Ousters(at.at); {
 	case hook == nil && seen.foreign == "":
 		delete(p.left, at)
-	case hook == nil || len(ousters) == 0:
+	case hook == nil || len(ousters) == 0 && !gone:
 	case seen.mayMove(now):
 		move = true
+	case gone:
+		p.left[at] = "SCON's program is detached again and again"
 	default:
 		p.left[at] = "the place of SCON's program is taken again and again by " + names(ousters)
 		changed = "a contested place"

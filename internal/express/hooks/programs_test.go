@@ -52,6 +52,43 @@ func TestProgramsOfRemovedDevice(t *testing.T) {
 	wantRemoved(t, text)
 }
 
+// A program that others detach comes back a few times in a minute; then the device is left
+// alone, and tried again a minute later.
+func TestProgramDetached(t *testing.T) {
+	log, _ := newLog()
+	p := newPrograms(func() tcfilter.Own { return nil }, log)
+	var there tcfilter.Arrangement
+	p.arranged = func(_ int, _ ebpf.AttachType, known uint64) (tcfilter.Arrangement, bool, error) {
+		return there, known == there.Revision, nil
+	}
+	at, hook, now := place{7, ebpf.AttachTCXIngress}, datapath.FromContainer, time.Now()
+	poll := func(hook *datapath.Hook, own bool) (moves int) {
+		if own != there.Own || there.Revision == 0 {
+			there = tcfilter.Arrangement{Revision: there.Revision + 1, Own: own}
+		}
+		now = now.Add(time.Second)
+		_, all := p.poll(map[place]*datapath.Hook{at: hook}, true, now)
+		return len(all)
+	}
+	for n := range maxMoves {
+		poll(&hook, true)
+		if moves := poll(&hook, false); moves != 1 || p.why(7) != "" {
+			t.Fatalf("detached %d times: %d moves, left %q", n+1, moves, p.why(7))
+		}
+	}
+	poll(&hook, true)
+	if moves := poll(&hook, false); moves != 0 || !strings.Contains(p.why(7), "detached again and again") {
+		t.Errorf("once more: %d moves, left %q", moves, p.why(7))
+	}
+	if poll(nil, false); p.why(7) == "" {
+		t.Error("tried again at once")
+	}
+	now = now.Add(calm)
+	if poll(nil, false); p.why(7) != "" {
+		t.Errorf("left for good: %q", p.why(7))
+	}
+}
+
 // A device whose programs cannot be read stays regular until they can.
 func TestProgramsUnreadable(t *testing.T) {
 	log, text := newLog()
