@@ -16,13 +16,14 @@ import (
 	"github.com/scon-project/scon/test/bed/scontest"
 )
 
-// counter is another program, which counts packets and lets them pass.
+// counter is another program, which counts packets and lets them pass; those of which first
+// goes to "next" it does not count.
 type counter struct {
 	*ebpf.Program
 	seen *ebpf.Map
 }
 
-func newCounter(t *testing.T) counter {
+func newCounter(t *testing.T, first ...asm.Instruction) counter {
 	t.Helper()
 	seen, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
@@ -32,18 +33,19 @@ func newCounter(t *testing.T) counter {
 	const next = -1 // TCX_NEXT
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "theirs", Type: ebpf.SchedCLS,
-		Instructions: asm.Instructions{
+		License: "GPL",
+		Instructions: append(first,
 			asm.StoreImm(asm.RFP, -4, 0, asm.Word),
 			asm.Mov.Reg(asm.R2, asm.RFP),
 			asm.Add.Imm(asm.R2, -4),
 			asm.LoadMapPtr(asm.R1, seen.FD()),
 			asm.FnMapLookupElem.Call(),
-			asm.JEq.Imm(asm.R0, 0, "out"),
+			asm.JEq.Imm(asm.R0, 0, "next"),
 			asm.Mov.Imm(asm.R1, 1),
 			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
-			asm.Mov.Imm(asm.R0, next).WithSymbol("out"),
+			asm.Mov.Imm(asm.R0, next).WithSymbol("next"),
 			asm.Return(),
-		},
+		),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -137,6 +139,26 @@ func TestForeignProgram(t *testing.T) {
 		})
 	}
 	b.WantNoInvalid()
+}
+
+// Where packets leave, express ones have the sender's socket, and others have none: IP takes
+// it from what it forwards. So filters that ask for it keep connections regular.
+func TestSocketAtUplink(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	needTCX(b)
+	c := b.Outgoing("udp", 1).GoExpress()
+	theirs := newCounter(t, asm.FnGetSocketCookie.Call(), asm.JEq.Imm(asm.R0, 0, "next"))
+	theirs.attach(b, "eth0", ebpf.AttachTCXEgress, link.Tail())
+	theirs.sees(t, c)
+	if err := b.Daemon.Pause(""); err != nil {
+		t.Fatal(err)
+	}
+	before := theirs.packets(t)
+	c.MustPing(10)
+	if n := theirs.packets(t) - before; n != 0 {
+		t.Errorf("%d of 10 regular packets have a socket", n)
+	}
 }
 
 // What others attach at the bridge sees every packet: those of its containers

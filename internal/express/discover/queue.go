@@ -14,8 +14,9 @@ import (
 	"github.com/scon-project/scon/internal/host/nlmsg"
 )
 
-// Question is what a queue asks of a packet and express packets lack: conntrack's entry, or
-// the route.
+// Question is what a queue asks of a packet and express packets lack, conntrack's entry or
+// the route, or what they alone have: the sender's socket, of which IP relieves those that it
+// forwards (skb_orphan in the kernel's net/ipv4/ip_input.c).
 type Question struct {
 	At  string // "qdisc cake at eth0, by nat"; "" is none
 	All bool   // it asks of every packet; else express packets with translated addresses answer otherwise
@@ -135,12 +136,20 @@ func parseTC(m nlmsg.Message) (t tcmsg, ok bool) {
 	return t, true
 }
 
+// option is one of the options, nil if there is none.
+func (t tcmsg) option(option uint16) []byte {
+	for typ, data := range nlmsg.Attributes(t.options) {
+		if typ == option {
+			return data
+		}
+	}
+	return nil
+}
+
 // number is an option of 32 bits, 0 if there is none.
 func (t tcmsg) number(option uint16) uint32 {
-	for typ, data := range nlmsg.Attributes(t.options) {
-		if typ == option && len(data) == 4 {
-			return binary.NativeEndian.Uint32(data)
-		}
+	if data := t.option(option); len(data) == 4 {
+		return binary.NativeEndian.Uint32(data)
 	}
 	return 0
 }
@@ -159,19 +168,30 @@ func (t tcmsg) asksNAT() bool {
 func (t tcmsg) asks() (what string, all bool) {
 	const (
 		flowKeys = 1 // TCA_FLOW_KEYS
-		// FLOW_KEY_NFCT to FLOW_KEY_NFCT_PROTO_DST, and FLOW_KEY_RTCLASSID.
-		ofConntrack, ofRoute = 0x1f << 8, 1 << 13
+		// FLOW_KEY_NFCT to FLOW_KEY_NFCT_PROTO_DST, FLOW_KEY_RTCLASSID, FLOW_KEY_SKUID and FLOW_KEY_SKGID.
+		ofConntrack, ofRoute, ofSocket        = 0x1f << 8, 1 << 13, 3 << 14
+		basicEmatches, flowEmatches    uint16 = 2, 11 // TCA_BASIC_EMATCHES, TCA_FLOW_EMATCHES
 	)
 	switch t.kind {
 	case "route":
 		return "the route's realm", true
+	case "cgroup":
+		return "the sender's cgroup", true
+	case "basic":
+		what = askingEmatch(t.option(basicEmatches))
 	case "flow":
 		switch keys := t.number(flowKeys); {
 		case keys&ofRoute != 0:
 			return "key rt-classid", true
 		case keys&ofConntrack != 0:
 			return "conntrack's keys", true
+		case keys&ofSocket != 0:
+			return "the sender's user", true
 		}
+		what = askingEmatch(t.option(flowEmatches))
+	}
+	if what != "" {
+		return what, true
 	}
 	for _, action := range []string{"ct", "ctinfo", "connmark"} {
 		const kind = 1 // TCA_ACT_KIND
@@ -180,4 +200,35 @@ func (t tcmsg) asks() (what string, all bool) {
 		}
 	}
 	return "", false
+}
+
+// askingEmatch finds an extended match that asks the route or the socket, "" if there is none:
+// one of iptables (policy), or one of metadata that compares such a value with another one.
+func askingEmatch(tree []byte) string {
+	const list, header, kindIPT, kindMeta = 2, 8, 9, 4 // TCA_EMATCH_TREE_LIST, struct tcf_ematch_hdr, TCF_EM_*
+	const metaHeader, right, idMask = 1, 4, 0x7ff      // TCA_EM_META_HDR, in struct tcf_meta_hdr, TCF_META_ID_MASK
+	const rtClassID, vlanTag = 14, 46                  // TCF_META_ID_*: between them are those of routes and sockets
+	for typ, matches := range nlmsg.Attributes(tree) {
+		if typ != list {
+			continue
+		}
+		for _, match := range nlmsg.Attributes(matches) {
+			if len(match) < header {
+				continue
+			}
+			switch binary.NativeEndian.Uint16(match[2:]) {
+			case kindIPT:
+				return "ematch ipt"
+			case kindMeta:
+				for typ, values := range nlmsg.Attributes(match[header:]) {
+					for at := 0; typ == metaHeader && at+2 <= len(values); at += right {
+						if id := binary.NativeEndian.Uint16(values[at:]) & idMask; id >= rtClassID && id < vlanTag {
+							return "ematch meta"
+						}
+					}
+				}
+			}
+		}
+	}
+	return ""
 }

@@ -11,11 +11,21 @@ import (
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
-// A queue asks by an option of cake, by keys or actions of filters.
+// A queue asks by an option of cake, by keys, matches or actions of filters.
 func TestAsks(t *testing.T) {
 	u32 := func(typ uint16, n uint32) []byte { return nlmsg.Attr(typ, binary.NativeEndian.AppendUint32(nil, n)) }
 	action := func(at uint16, kind string) []byte {
 		return nlmsg.Nested(at, nlmsg.Nested(1, nlmsg.Attr(1, []byte(kind+"\x00"))))
+	}
+	// struct tcf_ematch_hdr, and the two values that an extended match of metadata compares
+	ematch := func(at, kind, left, right uint16) []byte {
+		b := binary.NativeEndian.AppendUint16(make([]byte, 2), kind)
+		b = append(b, make([]byte, 4)...)
+		const integer = 1 << 12 // TCF_META_TYPE_INT
+		values := binary.NativeEndian.AppendUint16(nil, left|integer)
+		values = binary.NativeEndian.AppendUint16(append(values, 0, 0), right|integer)
+		match := nlmsg.Attr(1, append(b, nlmsg.Attr(1, append(values, 0, 0))...))
+		return nlmsg.Nested(at, nlmsg.Attr(1, make([]byte, 4)), nlmsg.Nested(2, match))
 	}
 	for _, c := range []struct {
 		kind    string
@@ -24,9 +34,20 @@ func TestAsks(t *testing.T) {
 		all     bool
 	}{
 		{"route", nil, "the route's realm", true},
-		{"flow", u32(1, 1<<0|1<<1), "", false},           // src, dst
-		{"flow", u32(1, 1<<9), "conntrack's keys", true}, // nfct-src
-		{"flow", u32(1, 1<<13), "key rt-classid", true},  // rt-classid
+		{"flow", u32(1, 1<<0|1<<1), "", false},             // src, dst
+		{"flow", u32(1, 1<<9), "conntrack's keys", true},   // nfct-src
+		{"flow", u32(1, 1<<13), "key rt-classid", true},    // rt-classid
+		{"flow", u32(1, 1<<14), "the sender's user", true}, // sk-uid
+		{"flow", u32(1, 1<<16|1<<17), "", false},           // vlan-tag, rxhash
+		{"cgroup", nil, "the sender's cgroup", true},
+		{"basic", ematch(2, 4, 14, 0), "ematch meta", true}, // rt_classid
+		{"basic", ematch(2, 4, 16, 0), "ematch meta", true}, // sk_family
+		{"basic", ematch(2, 4, 0, 45), "ematch meta", true}, // sk_write_pend
+		{"basic", ematch(2, 4, 12, 0), "", false},           // nf_mark
+		{"basic", ematch(2, 4, 46, 47), "", false},          // vlan, rxhash
+		{"basic", ematch(2, 8, 16, 0), "", false},           // ipset
+		{"basic", ematch(2, 9, 0, 0), "ematch ipt", true},
+		{"flow", ematch(11, 4, 16, 0), "ematch meta", true},
 		{"flow", action(9, "connmark"), "action connmark", false},
 		{"matchall", action(2, "ctinfo"), "action ctinfo", false},
 		{"flower", action(3, "ct"), "action ct", false},
@@ -56,6 +77,10 @@ func TestReadQuestion(t *testing.T) {
 		{"filter at the egress", "tc qdisc add dev d0 clsact\ntc filter add dev d0 egress matchall action ctinfo dscp 0xfc000000", "matchall filter at d0, by action ctinfo"},
 		{"filter at the ingress", "tc qdisc add dev d0 clsact\ntc filter add dev d0 ingress matchall action connmark", ""},
 		{"flow", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: protocol ip handle 1 flow hash keys nfct-src divisor 64", "flow filter at d0, by conntrack's keys"},
+		{"cgroup", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: handle 1: cgroup", "cgroup filter at d0, by the sender's cgroup"},
+		{"metadata", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: protocol ip basic match 'meta(sk_family eq 2)' classid 1:1", "basic filter at d0, by ematch meta"},
+		{"the route's class", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: protocol ip basic match 'meta(rt_classid eq 2)' classid 1:1", "basic filter at d0, by ematch meta"},
+		{"the packet's mark", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: protocol ip basic match 'meta(nf_mark eq 2)' classid 1:1", ""},
 		{"filter at a class", "tc qdisc add dev d0 root handle 1: htb\ntc class add dev d0 parent 1: classid 1:1 htb rate 1gbit\ntc class add dev d0 parent 1:1 classid 1:2 htb rate 1gbit\ntc filter add dev d0 parent 1:1 protocol ip u32 match u32 0 0 action connmark", "u32 filter at d0, by action connmark"},
 		{"filter at a class of hfsc", "tc qdisc add dev d0 root handle 1: hfsc\ntc class add dev d0 parent 1: classid 1:1 hfsc ls rate 1gbit\ntc class add dev d0 parent 1:1 classid 1:2 hfsc ls rate 1gbit\ntc filter add dev d0 parent 1:1 protocol ip handle 1 flow hash keys nfct-src divisor 64", "flow filter at d0, by conntrack's keys"},
 		{"filter at a class below", "tc qdisc add dev d0 root handle 1: prio\ntc qdisc add dev d0 parent 1:1 handle 2: htb\ntc class add dev d0 parent 2: classid 2:1 htb rate 1gbit\ntc filter add dev d0 parent 2:1 protocol ip u32 match u32 0 0 action connmark", "u32 filter at d0, by action connmark"},

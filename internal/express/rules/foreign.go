@@ -16,9 +16,9 @@ func (r Rule) Foreign() bool { return r.Table == foreignTable }
 // queueTable stands for the table of what a queue asks.
 const queueTable = "queue"
 
-// Queue is what a queue asks of packets, as a rule: conntrack's entry, or the route.
+// Queue is what a queue asks of packets, as a rule: conntrack's entry, the route, or the socket.
 func Queue(at string) Rule {
-	return Rule{Table: queueTable, Text: at, Why: "it asks conntrack or the route, which express packets lack there"}
+	return Rule{Table: queueTable, Text: at, Why: "it asks conntrack or the route, which express packets lack there, or the sender's socket, which they alone have"}
 }
 
 // OfQueue reports whether this is what a queue asks, and no rule.
