@@ -46,6 +46,8 @@ func (s *Scanner) readQuestion(skip func(ifindex int) bool) (found Question, err
 			if q.asksNAT() {
 				found = found.worse(Question{At: fmt.Sprintf("qdisc %s at %s, by nat", q.kind, dev.Attrs().Name)})
 			}
+		case "etf", "taprio":
+			found = found.worse(Question{At: fmt.Sprintf("qdisc %s at %s, by the sender's socket", q.kind, dev.Attrs().Name), All: true})
 		case "clsact":
 			q.handle = netlink.HANDLE_MIN_EGRESS
 		case "ingress", "noqueue", "mq", "pfifo_fast", "pfifo", "bfifo", "fq":
@@ -164,19 +166,27 @@ func (t tcmsg) asksNAT() bool {
 }
 
 // asks says what a filter asks, "" for nothing, and whether of all packets. The actions ct,
-// ctinfo and connmark look up an entry as cake does; route and the keys of flow do not.
+// ctinfo and connmark look up an entry as cake does; route, the keys of flow and flower, and
+// targets of iptables (before Linux 6.8) do not.
 func (t tcmsg) asks() (what string, all bool) {
 	const (
 		flowKeys = 1 // TCA_FLOW_KEYS
 		// FLOW_KEY_NFCT to FLOW_KEY_NFCT_PROTO_DST, FLOW_KEY_RTCLASSID, FLOW_KEY_SKUID and FLOW_KEY_SKGID.
-		ofConntrack, ofRoute, ofSocket        = 0x1f << 8, 1 << 13, 3 << 14
-		basicEmatches, flowEmatches    uint16 = 2, 11 // TCA_BASIC_EMATCHES, TCA_FLOW_EMATCHES
+		ofConntrack, ofRoute, ofSocket             = 0x1f << 8, 1 << 13, 3 << 14
+		flowerConntrack, flowerConntrackEnd        = 91, 98 // TCA_FLOWER_KEY_CT_STATE to TCA_FLOWER_KEY_CT_LABELS_MASK
+		basicEmatches, flowEmatches         uint16 = 2, 11  // TCA_BASIC_EMATCHES, TCA_FLOW_EMATCHES
 	)
 	switch t.kind {
 	case "route":
 		return "the route's realm", true
 	case "cgroup":
 		return "the sender's cgroup", true
+	case "flower":
+		for key := uint16(flowerConntrack); key <= flowerConntrackEnd; key++ {
+			if t.option(key) != nil {
+				return "conntrack's keys", true
+			}
+		}
 	case "basic":
 		what = askingEmatch(t.option(basicEmatches))
 	case "flow":
@@ -193,10 +203,10 @@ func (t tcmsg) asks() (what string, all bool) {
 	if what != "" {
 		return what, true
 	}
-	for _, action := range []string{"ct", "ctinfo", "connmark"} {
+	for _, action := range []string{"ct", "ctinfo", "connmark", "ipt", "xt"} {
 		const kind = 1 // TCA_ACT_KIND
 		if bytes.Contains(t.options, nlmsg.Attr(kind, []byte(action+"\x00"))) {
-			return "action " + action, false
+			return "action " + action, action == "ipt" || action == "xt"
 		}
 	}
 	return "", false

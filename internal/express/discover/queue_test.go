@@ -51,6 +51,10 @@ func TestAsks(t *testing.T) {
 		{"flow", action(9, "connmark"), "action connmark", false},
 		{"matchall", action(2, "ctinfo"), "action ctinfo", false},
 		{"flower", action(3, "ct"), "action ct", false},
+		{"flower", nlmsg.Attr(91, []byte{10, 0}), "conntrack's keys", true}, // ct_state
+		{"flower", u32(95, 5), "conntrack's keys", true},                    // ct_mark
+		{"flower", u32(100, 5), "", false},                                  // hash
+		{"u32", action(7, "xt"), "action xt", true},
 		{"u32", action(7, "mirred"), "", false},
 		{"u32", action(7, "csum"), "", false},
 		{"bpf", nil, "", false},
@@ -77,6 +81,8 @@ func TestReadQuestion(t *testing.T) {
 		{"filter at the egress", "tc qdisc add dev d0 clsact\ntc filter add dev d0 egress matchall action ctinfo dscp 0xfc000000", "matchall filter at d0, by action ctinfo"},
 		{"filter at the ingress", "tc qdisc add dev d0 clsact\ntc filter add dev d0 ingress matchall action connmark", ""},
 		{"flow", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: protocol ip handle 1 flow hash keys nfct-src divisor 64", "flow filter at d0, by conntrack's keys"},
+		{"conntrack's state", "tc qdisc add dev d0 clsact\ntc filter add dev d0 egress protocol ip flower ct_state +trk+est action pass", "flower filter at d0, by conntrack's keys"},
+		{"times", "tc qdisc add dev d0 root etf clockid CLOCK_TAI delta 300000", "qdisc etf at d0, by the sender's socket"},
 		{"cgroup", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: handle 1: cgroup", "cgroup filter at d0, by the sender's cgroup"},
 		{"metadata", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: protocol ip basic match 'meta(sk_family eq 2)' classid 1:1", "basic filter at d0, by ematch meta"},
 		{"the route's class", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: protocol ip basic match 'meta(rt_classid eq 2)' classid 1:1", "basic filter at d0, by ematch meta"},
