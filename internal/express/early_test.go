@@ -530,6 +530,34 @@ func TestShortSetting(t *testing.T) {
 	wantLiberal(b, "1")
 }
 
+// The uplink's MTU becomes less than what packets of a short connection may have before one as
+// long was seen: none is longer than the MTU.
+func TestShortNarrow(t *testing.T) {
+	t.Parallel()
+	b := newLiberal(t, scontest.Layout{})
+	b.Sh(lab.Edge, `nft add table ip watch
+		nft add chain ip watch in { type filter hook prerouting priority -300 ; }
+		nft add rule ip watch in ip length 901-1280 counter`)
+	for range 5 {
+		c := b.Outgoing("tcp", 1)
+		c.MustPing(2)
+		b.Sh(lab.Device, "ip link set eth0 mtu 900")
+		time.Sleep(400 * time.Millisecond) // two heartbeats, and less than until it is like others
+		c.MustPing(2)
+		if _, err := c.Client.Write(make([]byte, 1200)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c.Server, make([]byte, 1200)); err != nil {
+			t.Fatal(err)
+		}
+		if counted := b.Sh(lab.Edge, "nft list chain ip watch in"); !strings.Contains(counted, "counter packets 0 ") {
+			t.Fatalf("packets were longer than the MTU:\n%s", counted)
+		}
+		b.Sh(lab.Device, "ip link set eth0 mtu 1500\nip route flush cache")
+		time.Sleep(400 * time.Millisecond)
+	}
+}
+
 // Conntrack's table is flushed: connections go on as without SCON, by a regular packet.
 func TestShortDeleted(t *testing.T) {
 	t.Parallel()

@@ -288,7 +288,7 @@ func (d *Daemon) followEarly() {
 	changes := d.table.Changes()
 	settled := d.hooks.Settled() && !d.heartbeat.unnoted()
 	d.early.Follow(d.silent.isOn(beLiberal), d.hooks.EarlyPorts(), d.hooks.EarlyUplinks())
-	if settled {
+	if settled && d.hooks.WideUplinks() {
 		d.table.SetWide(changes)
 	}
 }

@@ -467,8 +467,8 @@ func (t *Table) Changes() Changes {
 	return Changes{atomic.LoadUint32(&t.settings.Generation), atomic.LoadUint32(&t.settings.Withdrawn)}
 }
 
-// SetWide says that as of those changes packets of discover.Wide bytes pass between the ports
-// and uplinks of early Conentries.
+// SetWide says that as of those changes packets of discover.Wide bytes pass the ports of early
+// Conentries, and all uplinks.
 func (t *Table) SetWide(c Changes) {
 	atomic.StoreUint32(&t.settings.WideGeneration, c.generation)
 	atomic.StoreUint32(&t.settings.WideWithdrawn, c.withdrawn)

@@ -478,6 +478,17 @@ func (h *Hooks) EarlyUplinks() (all []int) {
 	return all
 }
 
+// WideUplinks reports whether packets of discover.Wide bytes pass all uplinks: an early Conentry
+// may come to leave by another one than it was composed for, or by one that was made narrow.
+func (h *Hooks) WideUplinks() bool {
+	for _, u := range h.uplinks {
+		if !u.Wide {
+			return false
+		}
+	}
+	return true
+}
+
 // Unhooked lists devices that should be hooked, but could not be at the last scan.
 func (h *Hooks) Unhooked() []discover.Skipped { return h.unhooked }
 
