@@ -196,9 +196,8 @@ static ssize_t wait_readable(struct sock *s, struct conn *c)
 {
 	int64_t deadline = s->recv_timeout_ns ? now_ns() + s->recv_timeout_ns : 0;
 	int64_t spin_until = 0;
-	bool armed = false;
+	bool armed = false, checked = false;
 
-	conn_check(c);
 	for (;;) {
 		uint32_t seen = atomic_load(&c->wakes);
 		struct side *peer = conn_peer(c);
@@ -214,6 +213,11 @@ static ssize_t wait_readable(struct sock *s, struct conn *c)
 			if (spin_until && !armed)
 				c->rx_misses = 0;
 			return n;
+		}
+		if (!checked) { /* not before each of many connections' bytes */
+			checked = true;
+			conn_check(c);
+			continue;
 		}
 		if (s->closing)
 			return -EBADF;

@@ -215,7 +215,8 @@ static ssize_t send_by_ring(struct sock *s, const void *buf, size_t len)
 	int err = 0;
 
 	pthread_mutex_lock(&c->tx_lock);
-	conn_check(c);
+	if (c->engine != PD_ENGINE_BPF)
+		conn_check(c);
 	do {
 		struct side *peer = conn_peer(c);
 		size_t free;
