@@ -117,6 +117,9 @@ func (s *session) connect(r request) (answer reply, err error) {
 	if mustChoose(b.allowed(r.Engines & n.engines)) {
 		d = b.distances.between(s.party.PID, n.owner.party.PID, n.sendsSmall())
 	}
+	for _, e := range c.ends {
+		e.owner.awaitRings()
+	}
 	if err := c.begin(r.Engines, n.engines, d); err != nil {
 		return answer, err
 	}

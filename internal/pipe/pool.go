@@ -45,19 +45,19 @@ func (c *connection) leavePools() {
 // is held.
 func (s *session) rings() *bpf.Pool {
 	b := s.b
-	if s.pool != nil || s.pooling || s.over || len(s.ends) < fewestPooled {
+	if s.pool != nil || s.pooling != nil || s.over || len(s.ends) < fewestPooled {
 		return s.pool
 	}
 	if s.chargeRings() != nil {
 		return nil
 	}
-	s.pooling = true
+	s.pooling = make(chan struct{})
 	program := b.program
 	b.running.Go(func() {
 		p, err := program.NewPool()
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		s.pooling = false
+		close(s.pooling)
 		if err == nil && s.over {
 			p.Close()
 			err = unix.ECONNABORTED
@@ -70,6 +70,17 @@ func (s *session) rings() *bpf.Pool {
 		s.pool = p
 	})
 	return nil
+}
+
+// awaitRings waits while the process's pool is made: connections that began meanwhile would keep
+// rings of their own, hundreds of them.
+func (s *session) awaitRings() {
+	s.b.mu.Lock()
+	making := s.pooling
+	s.b.mu.Unlock()
+	if making != nil {
+		<-making
+	}
 }
 
 // dropRings releases the process's pool, after its ends were left. The lock is held.

@@ -150,6 +150,22 @@ func TestPoolRingIsSeen(t *testing.T) {
 	}
 }
 
+// Connections that begin after the one for which a pool is made receive from it, at once.
+func TestPoolIsAwaited(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	a, b := greeted(t, socket), greeted(t, socket)
+	for range 17 {
+		connect(a, b, pipe.BPF)
+	}
+	for range 3 {
+		if from, to := connect(a, b, pipe.BPF); from.number&to.number&inPool == 0 {
+			t.Error("a connection has rings of its own")
+		}
+	}
+}
+
 // A ring is held by bytes only: a sender of which no byte could be copied keeps none from others.
 func TestPoolRingsOfFailedCopies(t *testing.T) {
 	t.Parallel()
