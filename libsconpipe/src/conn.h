@@ -35,6 +35,8 @@ struct lent {
 struct growth {
 	struct ring next; /* mapped, until the peer has switched to it */
 	unsigned int full; /* how often the present one was found full */
+	unsigned int all; /* how often those of the process were, at the first time */
+	bool often; /* that is often enough */
 	bool asked; /* the broker makes it */
 	bool refused;
 	int64_t again_ns; /* when to ask again */

@@ -25,6 +25,9 @@ struct ring {
  * through it. */
 #define GROW_FULL 8
 #define GROW_TURNS 4
+/* With the engine bpf, only one that was full at least one time in so many of the times
+ * that rings of the process were. */
+#define GROW_SHARE 16
 #define LARGEST_RING (4 << 20)
 /* With the engine bpf, pause before the next look for a ring that the broker makes. */
 #define GROW_NS 10000000
