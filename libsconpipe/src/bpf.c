@@ -17,8 +17,11 @@
 /* Pause before the next look whether the broker has made rings. */
 #define MAKING_US 1000
 
-/* How long a peer that reads is waited for before its pool is enlarged. */
-#define READING_NS 1000000
+/* How long a peer that reads is waited for before its pool is enlarged: it may have to
+ * wait for a CPU meanwhile. Pauses between the looks, after some without. */
+#define READING_NS 10000000
+#define YIELDING_NS 1000000
+#define READING_US 100
 
 static int submit(struct conn *c, uint32_t kind, const void *src, size_t len)
 {
@@ -47,13 +50,17 @@ static int page_in(const void *buf, size_t len)
  * pool that stays small stays in the cache. */
 static int send_later(struct conn *c, const void *buf, size_t len)
 {
-	int64_t until = now_ns() + READING_NS;
+	int64_t began = now_ns(), waited = 0;
 	int err;
 
 	do {
-		sched_yield();
+		if (waited < YIELDING_NS)
+			sched_yield();
+		else
+			usleep(READING_US);
 		err = submit(c, KIND_SEND, buf, len);
-	} while (err == -ENOBUFS && now_ns() < until);
+		waited = now_ns() - began;
+	} while (err == -ENOBUFS && waited < READING_NS);
 	return err;
 }
 
