@@ -26,35 +26,11 @@
 #include <bpf/bpf_helpers.h>
 
 #include "../../../libsconpipe/src/entry.h"
+#include "pool.h"
 
-#define always_inline static __always_inline
-
-#define PAGE 4096
 #define SOL_SOCKET 1 /* asm-generic/socket.h */
 /* Pieces of a copy: near a ring's end, one for each bit of its size. */
 #define MOST_PIECES 64
-
-#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
-#define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
-/* A store and a full memory barrier. */
-#define PUBLISH(x, value) ((void)__sync_lock_test_and_set(&(x), (value)))
-
-#define CLASS 7 /* bits of a ring's class: its size, or: */
-#define CLASS_POOL 4 /* one of the pool of its process, while it holds bytes */
-
-/* State of an end that no process can map. */
-struct place {
-	__u64 head; /* bytes sent */
-	__u64 switch_at; /* head at the switch to the ring of this generation */
-	__u64 holder; /* of CLASS_POOL: what this end has left in holders */
-	__u32 ring; /* generation << 8 and class of the ring that it sends to */
-	__u32 fin;
-	__u32 slot; /* of this end */
-	__u32 peer; /* slot of the peer */
-	__u32 pool; /* of the peer's process */
-	__u32 lent; /* of CLASS_POOL: the chunk and ring that it sends to */
-	__u32 index; /* of that ring in the pool */
-};
 
 /* By doorbell. The broker creates and removes entries, the program writes them; they
  * end with the socket. */
@@ -85,63 +61,11 @@ struct {
 	__type(value, __u32);
 } silent SEC(".maps");
 
-/* Maps by slot: the ends' pages, and the rings that they receive from, one map of
- * maps per class. The broker writes and removes, the program reads. */
-#define BY_SLOT(name, bytes, values_)                              \
-	struct {                                                   \
-		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);          \
-		__uint(max_entries, 1);                            \
-		__type(key, __u32);                                \
-		__array(                                           \
-			values, struct {                           \
-				__uint(type, BPF_MAP_TYPE_ARRAY);  \
-				__uint(map_flags, BPF_F_MMAPABLE); \
-				__uint(max_entries, values_);      \
-				__uint(key_size, 4);               \
-				__uint(value_size, bytes);         \
-			});                                        \
-	} name SEC(".maps")
-
-BY_SLOT(pages, PAGE, 1);
+/* By slot, the rings that the ends receive from. */
 BY_SLOT(rings_64k, 64 << 10, 1);
 BY_SLOT(rings_256k, 256 << 10, 1);
 BY_SLOT(rings_1m, 1 << 20, 1);
 BY_SLOT(rings_4m, 4 << 20, 1);
-/* By number of a chunk: rings of a pool. */
-BY_SLOT(chunks, POOL_RING, CHUNK_RINGS);
-
-/* By pool and index of a chunk in it, the chunk's number plus 1; 0: none. The broker
- * writes, the program reads. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} pools SEC(".maps");
-
-/*
- * By chunk and ring, who holds the ring: a turn << 32, the slot of the end that receives
- * from it, plus 1, << 1, and whether bytes are being copied into it. A holder that has
- * read all of its bytes loses the ring to the next one: so the ring that is filled is the
- * one that was read just now, which is in the cache. The program writes; the broker
- * clears those of a chunk that is gone.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} holders SEC(".maps");
-
-/* By slot of a receiving end, the ring that it holds, plus 1; 0: none. A holder that
- * holds another one is an end that is gone, or one for which nothing was copied. The
- * program writes; the broker clears it for a new end. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} held SEC(".maps");
 
 /* A copy in progress. */
 struct copy {
@@ -151,20 +75,6 @@ struct copy {
 	__u32 slot; /* or number of a chunk */
 	__u32 ring; /* in the chunk */
 };
-
-/* A value of a slot's map. */
-always_inline void *value_at(void *maps, __u32 slot, __u32 index)
-{
-	void *map = bpf_map_lookup_elem(maps, &slot);
-
-	return map ? bpf_map_lookup_elem(map, &index) : 0;
-}
-
-/* The only value of a slot's map. */
-always_inline void *value_of(void *maps, __u32 slot)
-{
-	return value_at(maps, slot, 0);
-}
 
 /*
  * Copies one piece. The verifier needs a constant bound: for any value of at, the
@@ -305,116 +215,12 @@ always_inline void switch_ring(struct place *p, struct page *own, struct page *p
 	announce(p, own, peer, p->ring >> 8);
 }
 
-/* In holders: bytes are being copied. The turn of a holder. */
-#define BUSY 1
-#define TURN (1ULL << 32)
-
-always_inline __u64 *holder_of(__u32 ring)
-{
-	return bpf_map_lookup_elem(&holders, &ring);
-}
-
-/*
- * Whether the end that holds a ring has read all that was sent to it, or is gone. Its
- * process can write both words, and so lose bytes of its own.
- */
-always_inline int is_read(__u64 holder, __u32 ring)
-{
-	__u32 slot = ((__u32)holder >> 1) - 1, *holds = bpf_map_lookup_elem(&held, &slot);
-	struct page *page;
-
-	if (!holds || READ_ONCE(*holds) != ring + 1)
-		return 1;
-	page = value_of(&pages, slot);
-	return !page || READ_ONCE(page->own.tail) == READ_ONCE(page->peer.head);
-}
-
-/* A search for a ring that nobody needs. */
-struct search {
-	struct place *place;
-	__u32 found;
-};
-
-/* Takes a ring of the pool if it has been read. Returns 1 to end the search. */
-static long take(__u32 index, struct search *s)
-{
-	struct place *p = s->place;
-	__u32 at = p->pool * POOL_CHUNKS + index / CHUNK_RINGS, ring;
-	__u32 *chunk = bpf_map_lookup_elem(&pools, &at), slot = p->peer, *holds;
-	__u64 *holder, was, is;
-
-	if (!chunk || !*chunk)
-		return 1;
-	ring = (*chunk - 1) * CHUNK_RINGS + index % CHUNK_RINGS;
-	holder = holder_of(ring);
-	holds = bpf_map_lookup_elem(&held, &slot);
-	if (!holder || !holds)
-		return 1;
-	was = READ_ONCE(*holder);
-	if (was & BUSY || !is_read(was, ring))
-		return 0;
-	is = (was & ~(TURN - 1)) + TURN + (((__u64)p->peer + 1) << 1) + BUSY;
-	if (__sync_val_compare_and_swap(holder, was, is) != was)
-		return 0;
-	WRITE_ONCE(*holds, ring + 1); /* leave is a full barrier */
-	p->holder = is;
-	p->lent = ring;
-	p->index = index;
-	s->found = 1;
-	return 1;
-}
-
-/*
- * Gets the ring of the pool that this end sends to: the one that it has left, as long as
- * nobody has taken it, else the first that has been read. Of these few are in use, and
- * always the same. Sets whether it is another one.
- */
-always_inline int borrow(struct place *p, struct page *peer, int *another)
-{
-	struct search s = { .place = p };
-	__u64 *holder = holder_of(p->lent);
-
-	*another = 0;
-	if (p->holder && holder &&
-	    __sync_val_compare_and_swap(holder, p->holder, p->holder + BUSY) ==
-		    p->holder) {
-		p->holder += BUSY;
-		return 0;
-	}
-	p->holder = 0;
-	/* The peer had read all of the ring that it lost: maybe since the look at its
-	 * room. */
-	if (READ_ONCE(peer->own.tail) != p->head)
-		return -ECONNRESET;
-	bpf_loop(POOL_CHUNKS * CHUNK_RINGS, take, &s, 0);
-	*another = 1;
-	return s.found ? 0 : -ENOBUFS;
-}
-
-/* Leaves the ring of the pool that this end sends to, for others once it is read. */
-always_inline void leave(struct place *p)
-{
-	__u64 *holder = holder_of(p->lent);
-
-	p->holder += TURN - BUSY;
-	if (holder)
-		PUBLISH(*holder, p->holder);
-}
-
 /* Tells both ends how many bytes were sent. */
 always_inline void sent(struct place *p, struct page *own, struct page *peer, __u32 n)
 {
 	p->head += n;
 	PUBLISH(peer->peer.head, p->head);
 	WRITE_ONCE(own->sent, p->head);
-}
-
-/* The generation of the ring of the pool that an end sends to: another one at each turn.
- */
-always_inline __u32 in_pool(const struct place *p)
-{
-	return IN_POOL | (__u32)(p->holder >> 32) * (POOL_CHUNKS * CHUNK_RINGS) |
-	       p->index;
 }
 
 /*
