@@ -166,6 +166,45 @@ func TestPoolIsAwaited(t *testing.T) {
 	}
 }
 
+// After many receivers have not read, connections return to few rings: the hot ones. Those that are
+// not read are left out.
+func TestPoolHotRings(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	a, b, _, pooled := openPooled(t, socket)
+	src, ends, pages := memory(t, 4096), [][2]answer{pooled}, [][]byte{pageOf(t, pooled[1])}
+	for range 29 {
+		from, to := connect(a, b, pipe.BPF)
+		ends, pages = append(ends, [2]answer{from, to}), append(pages, pageOf(t, to))
+	}
+	send := func(i int) {
+		t.Helper()
+		if err := submit(ends[i][0].files[0], kindSend, addr(src), 1, 32); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(i int) { store(pages[i], ownTail, load(pages[i], peerHead)) }
+	const unread = 10 // the first ones never read
+	for i := range ends {
+		send(i)
+	}
+	for i := unread; i < len(ends); i++ {
+		read(i)
+	}
+	for round := range 3 {
+		used := make(map[uint64]bool)
+		for i := unread; i < len(ends); i++ {
+			send(i)
+			used[*word(pages[i], peerGeneration)%(1<<14)] = true
+			read(i)
+		}
+		if len(used) > 8 {
+			t.Errorf("round %d: %d rings in use, want 8 at most", round, len(used))
+		}
+	}
+}
+
 // A ring is held by bytes only: a sender of which no byte could be copied keeps none from others.
 func TestPoolRingsOfFailedCopies(t *testing.T) {
 	t.Parallel()

@@ -72,6 +72,7 @@ func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 		spec.Maps[name].MaxEntries = mostSlots + 1 // the last entry is for Quiesce
 	}
 	spec.Maps["silent"].MaxEntries = mostSlots
+	spec.Maps["hots"].MaxEntries = mostPools
 	spec.Maps["pools"].MaxEntries = mostPools * poolChunks
 	spec.Maps["chunks"].MaxEntries = mostChunks
 	spec.Maps["holders"].MaxEntries = mostChunks * chunkRings

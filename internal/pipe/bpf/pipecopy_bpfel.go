@@ -42,6 +42,7 @@ const (
 	pipecopyMapChunks         = "chunks"
 	pipecopyMapHeld           = "held"
 	pipecopyMapHolders        = "holders"
+	pipecopyMapHots           = "hots"
 	pipecopyMapNewest         = "newest"
 	pipecopyMapPages          = "pages"
 	pipecopyMapPlaces         = "places"
@@ -109,6 +110,7 @@ type pipecopyMapSpecs struct {
 	Chunks    *ebpf.MapSpec `ebpf:"chunks"`
 	Held      *ebpf.MapSpec `ebpf:"held"`
 	Holders   *ebpf.MapSpec `ebpf:"holders"`
+	Hots      *ebpf.MapSpec `ebpf:"hots"`
 	Newest    *ebpf.MapSpec `ebpf:"newest"`
 	Pages     *ebpf.MapSpec `ebpf:"pages"`
 	Places    *ebpf.MapSpec `ebpf:"places"`
@@ -149,6 +151,7 @@ type pipecopyMaps struct {
 	Chunks    *ebpf.Map `ebpf:"chunks"`
 	Held      *ebpf.Map `ebpf:"held"`
 	Holders   *ebpf.Map `ebpf:"holders"`
+	Hots      *ebpf.Map `ebpf:"hots"`
 	Newest    *ebpf.Map `ebpf:"newest"`
 	Pages     *ebpf.Map `ebpf:"pages"`
 	Places    *ebpf.Map `ebpf:"places"`
@@ -165,6 +168,7 @@ func (m *pipecopyMaps) Close() error {
 		m.Chunks,
 		m.Held,
 		m.Holders,
+		m.Hots,
 		m.Newest,
 		m.Pages,
 		m.Places,

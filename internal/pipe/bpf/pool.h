@@ -5,6 +5,10 @@
 
 #include "place.h"
 
+/* Rings in a row that a pool's connections use as long as one of them has been read: they
+ * stay in the cache. */
+#define HOT_RINGS 8
+
 /* By number of a chunk: rings of a pool. */
 BY_SLOT(chunks, POOL_RING, CHUNK_RINGS);
 
@@ -41,6 +45,14 @@ struct {
 	__type(value, __u32);
 } held SEC(".maps");
 
+/* By pool, the first of its hot rings. The program reads and writes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} hots SEC(".maps");
+
 /* In holders: bytes are being copied. The turn of a holder. */
 #define BUSY 1
 #define TURN (1ULL << 32)
@@ -68,13 +80,15 @@ always_inline int is_read(__u64 holder, __u32 ring)
 /* A search for a ring that nobody needs. */
 struct search {
 	struct place *place;
+	__u32 first; /* ring to look at */
 	__u32 found;
 };
 
 /* Takes a ring of the pool if it has been read. Returns 1 to end the search. */
-static long take(__u32 index, struct search *s)
+static long take(__u32 i, struct search *s)
 {
 	struct place *p = s->place;
+	__u32 index = s->first + i;
 	__u32 at = p->pool * POOL_CHUNKS + index / CHUNK_RINGS, ring;
 	__u32 *chunk = bpf_map_lookup_elem(&pools, &at), slot = p->peer, *holds;
 	__u64 *holder, was, is;
@@ -100,31 +114,69 @@ static long take(__u32 index, struct search *s)
 	return 1;
 }
 
-/*
- * Gets the ring of the pool that this end sends to: the one that it has left, as long as
- * nobody has taken it, else the first that has been read. Of these few are in use, and
- * always the same. Sets whether it is another one.
- */
-always_inline int borrow(struct place *p, struct page *peer, int *another)
+/* Takes the first ring of the pool that has been read, of n from one on. */
+static __noinline int find(struct place *p, __u32 first, __u32 n)
 {
-	struct search s = { .place = p };
+	struct search s = { .place = p, .first = first };
+
+	bpf_loop(n, take, &s, 0);
+	return s.found;
+}
+
+/* Goes on to the next rings of the pool: the hot ones are unread. */
+always_inline void leave_hot(const struct place *p, __u32 *hot)
+{
+	__u32 next = READ_ONCE(*hot) + HOT_RINGS;
+	__u32 at = p->pool * POOL_CHUNKS + next / CHUNK_RINGS, *chunk;
+
+	chunk = next < POOL_CHUNKS * CHUNK_RINGS ? bpf_map_lookup_elem(&pools, &at) : 0;
+	WRITE_ONCE(*hot, chunk && *chunk ? next : 0);
+}
+
+/* Takes the ring that this end has left, unless another one has taken it. */
+static __noinline int retake(struct place *p)
+{
 	__u64 *holder = holder_of(p->lent);
 
-	*another = 0;
 	if (p->holder && holder &&
 	    __sync_val_compare_and_swap(holder, p->holder, p->holder + BUSY) ==
 		    p->holder) {
 		p->holder += BUSY;
-		return 0;
+		return 1;
 	}
 	p->holder = 0;
-	/* The peer had read all of the ring that it lost: maybe since the look at its
+	return 0;
+}
+
+/*
+ * Gets the ring of the pool that this end sends to: the one that it has left if that has
+ * unread bytes or is hot, else one that has been read, first of the hot ones. So few
+ * rings are in use, even after many were. Sets whether it is another one.
+ */
+always_inline int borrow(struct place *p, struct page *peer, int *another)
+{
+	__u32 pool = p->pool, *hot = bpf_map_lookup_elem(&hots, &pool);
+
+	if (!hot)
+		return -ECONNRESET;
+	*another = 0;
+	if ((READ_ONCE(peer->own.tail) != p->head ||
+	     p->index - READ_ONCE(*hot) < HOT_RINGS) &&
+	    retake(p))
+		return 0;
+	/* The peer had read all of a ring that it lost: maybe since the look at its
 	 * room. */
 	if (READ_ONCE(peer->own.tail) != p->head)
 		return -ECONNRESET;
-	bpf_loop(POOL_CHUNKS * CHUNK_RINGS, take, &s, 0);
 	*another = 1;
-	return s.found ? 0 : -ENOBUFS;
+	if (find(p, READ_ONCE(*hot), HOT_RINGS))
+		return 0;
+	leave_hot(p, hot);
+	if (retake(p)) {
+		*another = 0;
+		return 0;
+	}
+	return find(p, 0, POOL_CHUNKS * CHUNK_RINGS) ? 0 : -ENOBUFS;
 }
 
 /* Leaves the ring of the pool that this end sends to, for others once it is read. */
