@@ -33,10 +33,11 @@ check() {
 
 failed=0
 
-# Layer: header, then files. The first three are also of the broker and its programs; api.c
+# Layer: header, then files. The first four are also of the broker and its programs; api.c
 # has the public calls.
 check src include <<'LAYERS' || failed=1
 page.h
+list.h
 entry.h
 wire.h
 cpu.h
@@ -55,6 +56,7 @@ unix.h          unix.c
 loan.h          loan.c
 send.h          send.c
 recv.h          recv.c
+listed.h        listed.c
 epoll.h         epoll.c
 options.h       options.c
 close.h         close.c

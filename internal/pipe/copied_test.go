@@ -74,7 +74,7 @@ func openPair(t *testing.T, socket string) pair {
 func word(page []byte, at int) *uint64 { return (*uint64)(unsafe.Pointer(&page[at])) }
 
 // memory returns populated memory that Go's runtime does not move.
-func memory(t *testing.T, size int) []byte {
+func memory(t testing.TB, size int) []byte {
 	t.Helper()
 	m, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)
 	if err != nil {

@@ -122,7 +122,7 @@ func TestPooled(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
 	ns := nstest.New(t)
-	for topic := range strings.FieldsSeq(strings.Replace(topics, " files", " pooled", 1)) {
+	for topic := range strings.FieldsSeq(strings.Replace(topics, " files", " pooled listed", 1)) {
 		t.Run(topic, func(t *testing.T) {
 			t.Parallel()
 			_, socket := serve(t, nil)

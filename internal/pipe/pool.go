@@ -92,16 +92,17 @@ func (s *session) dropRings() {
 	}
 }
 
-// chargeRings charges a pool with one chunk, whose file is open. The lock is held.
+// chargeRings charges a pool with one chunk and the lists, whose files are open. The lock is held.
 func (s *session) chargeRings() error {
-	if err := s.b.ledger.Take(s.owner, quota.Memory, bpf.ChunkBytes); err != nil {
+	const bytes, files = bpf.ChunkBytes + bpf.ListBytes, 2
+	if err := s.b.ledger.Take(s.owner, quota.Memory, bytes); err != nil {
 		return err
 	}
-	if err := s.b.ledger.Take(s.owner, quota.Files, 1); err != nil {
-		s.b.ledger.Give(s.owner, quota.Memory, bpf.ChunkBytes)
+	if err := s.b.ledger.Take(s.owner, quota.Files, files); err != nil {
+		s.b.ledger.Give(s.owner, quota.Memory, bytes)
 		return err
 	}
-	s.poolBytes, s.poolFiles = bpf.ChunkBytes, 1
+	s.poolBytes, s.poolFiles = bytes, files
 	return nil
 }
 
@@ -119,7 +120,7 @@ func (s *session) chargeRingsFor(bytes, files int64) {
 	s.poolBytes, s.poolFiles = bytes, files
 }
 
-// chunk returns the memory of a chunk of the process's pool.
+// chunk returns the memory of a chunk of the process's pool, or its lists.
 func (s *session) chunk(index uint32) (answer reply, err error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()

@@ -21,7 +21,7 @@ const (
 )
 
 // openPooled opens connections of two sessions until both ends of one receive from pools.
-func openPooled(t *testing.T, socket string) (a, b client, first, pooled [2]answer) {
+func openPooled(t testing.TB, socket string) (a, b client, first, pooled [2]answer) {
 	t.Helper()
 	a, b = greeted(t, socket), greeted(t, socket)
 	first[0], first[1] = connect(a, b, pipe.BPF)
@@ -33,7 +33,7 @@ func openPooled(t *testing.T, socket string) (a, b client, first, pooled [2]answ
 }
 
 // pageOf maps the page of an end.
-func pageOf(t *testing.T, end answer) []byte {
+func pageOf(t testing.TB, end answer) []byte {
 	t.Helper()
 	page, err := unix.Mmap(end.files[1], 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -255,9 +255,10 @@ func TestPoolCharged(t *testing.T) {
 		b.must(message{op: opClose, id: ends[1].id})
 	}
 	// openPooled has made others.
+	const want = 3*chunkBytes + 2*lists*listBytes
 	rest := int64(len(br.Status().Connections)) * 2 * ringAtStart
-	if got := br.Status().MemoryBytes; got < 3*chunkBytes || got > 3*chunkBytes+rest {
-		t.Errorf("%d bytes are charged for three chunks, want %d", got, 3*chunkBytes)
+	if got := br.Status().MemoryBytes; got < want || got > want+rest {
+		t.Errorf("%d bytes are charged for three chunks and two processes' lists, want %d", got, want)
 	}
 	a.conn.Close()
 	b.conn.Close()

@@ -4,7 +4,7 @@ package pipe
 
 import "sync/atomic"
 
-const wireVersion = 9
+const wireVersion = 10
 
 const tokenReach = 1048576
 
@@ -64,7 +64,8 @@ const (
 	// id. Reply: as OP_CONNECT's. EAGAIN until both tokens have arrived.
 	opProven = 19
 	// arg: index of a chunk of the process's pool. Reply: file: its rings, one after
-	// the other. EINVAL: there is no such one.
+	// the other; of index POOL_CHUNKS: the lists (list.h). EINVAL: there is no such
+	// one.
 	opChunk = 20
 	// id: the peer's pool has no ring that was read. The reply comes when it has one;
 	// EBUSY: another call makes it.

@@ -14,6 +14,7 @@
 
 #include "clock.h"
 #include "epoll.h"
+#include "listed.h"
 #include "recv.h"
 #include "send.h"
 #include "table.h"
@@ -47,6 +48,7 @@ struct set {
 	uint32_t serial;
 	unsigned int calls;
 	unsigned int waiting; /* threads that may sleep */
+	struct listed listed;
 	struct item *first, *last;
 	size_t count; /* of the list */
 };
@@ -152,6 +154,7 @@ void set_free(struct set *set)
 	for (i = 0; i < set->size; i++)
 		if (set->items[i])
 			drop(set, set->items[i]);
+	listed_leave(&set->listed);
 	free(set->items);
 	set_forget(set);
 	pthread_mutex_destroy(&set->lock);
@@ -281,6 +284,7 @@ static int add(struct set *set, int sid, const struct epoll_event *event)
 	if (s->conn)
 		conn_watch(s->conn, sid, sets_notify);
 	set->items[sid] = it;
+	listed_join(&set->listed, s);
 	append(set, it);
 	return 0;
 }
@@ -317,14 +321,15 @@ int set_change(struct set *set, int op, int sid, const struct epoll_event *event
 	return err;
 }
 
-static uint32_t events_of(const struct item *it, bool arm)
+static uint32_t events_of(const struct set *set, const struct item *it, bool arm)
 {
 	uint32_t events = 0;
 
 	if (it->s->conn) {
 		bool reads = it->events & (EPOLLIN | EPOLLRDHUP);
 
-		events = conn_readable(it->s->conn, arm && reads);
+		events = conn_readable(it->s->conn, arm && reads,
+				       listed_as(&set->listed, it->s, it->sid));
 		if (it->events & EPOLLOUT && conn_writable(it->s->conn, arm))
 			events |= EPOLLOUT;
 	} else {
@@ -363,6 +368,17 @@ static bool is_edge(struct item *it)
 	return true;
 }
 
+/* take_listed puts what is in the list on the ready list; it requires the set's lock. */
+static void take_listed(struct set *set)
+{
+	struct item *it;
+	int sid;
+
+	while ((sid = listed_next(&set->listed)) >= 0)
+		if ((it = item_of(set, sid)))
+			append(set, it);
+}
+
 /* collect stores the events of the ready sockets; it requires the set's lock. */
 static int collect(struct set *set, struct epoll_event *events, int most)
 {
@@ -372,11 +388,11 @@ static int collect(struct set *set, struct epoll_event *events, int most)
 	while (left-- > 0 && n < most) {
 		struct item *it = set->first;
 		bool once = it->events & (EPOLLET | EPOLLONESHOT);
-		uint32_t found = events_of(it, it->events & EPOLLET);
+		uint32_t found = events_of(set, it, it->events & EPOLLET);
 
 		unlist(set, it);
 		if (!found && !(it->events & EPOLLET))
-			found = events_of(it, true);
+			found = events_of(set, it, true);
 		if (!found || (it->events & EPOLLET && !is_edge(it)))
 			continue;
 		if (!once)
@@ -418,32 +434,68 @@ static int gather(struct set *set, int timeout_ms, bool waits)
 	return n;
 }
 
+/* gather_now polls the doorbells once in some calls that find other events. It requires
+ * the set's lock, which it releases meanwhile. */
+static int gather_now(struct set *set)
+{
+	int n = 0;
+
+	if ((set->count || set->listed.list) && ++set->calls % CALLS_PER_POLL == 0) {
+		pthread_mutex_unlock(&set->lock);
+		n = gather(set, 0, false);
+		pthread_mutex_lock(&set->lock);
+	}
+	return n < 0 ? n : 0;
+}
+
+/* sleep_on waits for a doorbell, unless there is something in the list. It requires the
+ * set's lock. */
+static int sleep_on(struct set *set, int timeout_ms)
+{
+	int n = 1;
+
+	if (!listed_sleep(&set->listed))
+		return n;
+	set->waiting++;
+	pthread_mutex_unlock(&set->lock);
+	n = gather(set, timeout_ms, true);
+	pthread_mutex_lock(&set->lock);
+	listed_wake(&set->listed);
+	return n;
+}
+
 int set_wait(struct set *set, struct epoll_event *events, int most, int timeout_ms)
 {
 	int64_t deadline = now_ns() + timeout_ms * INT64_C(1000000);
-	int n;
+	bool spun = false;
+	int n, rang;
 
+	pthread_mutex_lock(&set->lock);
 	for (;;) {
-		pthread_mutex_lock(&set->lock);
-		if (set->count && ++set->calls % CALLS_PER_POLL == 0) {
-			pthread_mutex_unlock(&set->lock);
-			n = gather(set, 0, false);
-			if (n < 0)
-				return n;
-			pthread_mutex_lock(&set->lock);
-		}
+		n = gather_now(set);
+		if (n < 0)
+			break;
+		take_listed(set);
 		n = collect(set, events, most);
-		set->waiting += !n;
-		pthread_mutex_unlock(&set->lock);
 		if (n)
-			return n;
+			break;
+		if (!spun && timeout_ms) {
+			spun = listed_spin(&set->listed, &set->lock);
+			if (spun)
+				continue;
+		}
 		if (timeout_ms > 0) {
 			int64_t left = deadline - now_ns();
 
 			timeout_ms = left > 0 ? (left + 999999) / 1000000 : 0;
 		}
-		n = gather(set, timeout_ms, true);
-		if (n <= 0)
-			return n;
+		rang = sleep_on(set, timeout_ms);
+		if (rang <= 0) {
+			n = rang;
+			break;
+		}
+		spun = false;
 	}
+	pthread_mutex_unlock(&set->lock);
+	return n;
 }

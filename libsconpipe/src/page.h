@@ -40,6 +40,8 @@ struct side {
 	_Atomic uint32_t write_wait; /* each new value: signal room */
 	_Atomic uint32_t recv_closed; /* 1: it receives no more */
 	_Atomic uint32_t reads_on; /* 1: it may read after its end of TCP's stream */
+	_Atomic uint32_t list_wait; /* each new value: list new bytes (list.h) */
+	_Atomic uint32_t list_as; /* where, and as what */
 };
 
 /* Stream positions whose bytes are in a buffer of the sender; engine copier. */

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "list.h"
 #include "pool.h"
 #include "session.h"
 
@@ -15,6 +16,8 @@ struct pool {
 	int uses; /* by connections, and as the current one; guarded by the lock */
 	uint32_t serial; /* of the connection to the broker that it belongs to */
 	_Atomic(char *) chunks[POOL_CHUNKS]; /* NULL: not mapped yet */
+	_Atomic(struct list *) lists; /* likewise */
+	uint32_t taken; /* bits of lists; guarded by the lock */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -30,6 +33,8 @@ static void drop(struct pool *p)
 	for (i = 0; i < POOL_CHUNKS; i++)
 		if (p->chunks[i])
 			munmap(p->chunks[i], CHUNK);
+	if (p->lists)
+		munmap(p->lists, LISTS * sizeof(struct list));
 	free(p);
 }
 
@@ -69,26 +74,81 @@ void pool_forget(void)
 	current = NULL;
 }
 
+/* get_file asks the broker for a file of the pool. */
+static int get_file(struct pool *p, uint32_t index, int *file)
+{
+	struct wire_request q = { .op = OP_CHUNK, .arg = index };
+	struct wire_reply a;
+	int count = 1, err;
+
+	err = session_call(&p->serial, &q, &a, file, &count);
+	if (!err && count != 1)
+		err = -EPROTO;
+	return err;
+}
+
 /* map_chunk maps a chunk, which another thread may do at the same time. */
 static int map_chunk(struct pool *p, uint32_t index)
 {
-	struct wire_request q = { .op = OP_CHUNK, .arg = index };
-	char *none = NULL, *base = NULL;
-	int file, count = 1, err;
-	struct wire_reply a;
+	char *none = NULL, *base;
+	int file, err;
 
-	err = session_call(&p->serial, &q, &a, &file, &count);
-	if (!err && count != 1)
-		err = -EPROTO;
-	if (!err) {
-		base = rings_map(file, POOL_RING, CHUNK_RINGS, false);
-		err = base ? 0 : -errno;
-	}
-	while (count > 0)
-		close((&file)[--count]);
+	err = get_file(p, index, &file);
+	if (err)
+		return err;
+	base = rings_map(file, POOL_RING, CHUNK_RINGS, false);
+	err = base ? 0 : -errno;
+	close(file);
 	if (base && !atomic_compare_exchange_strong(&p->chunks[index], &none, base))
 		munmap(base, CHUNK);
 	return err;
+}
+
+/* map_lists maps the lists. */
+static void map_lists(struct pool *p)
+{
+	const size_t size = LISTS * sizeof(struct list);
+	struct list *none = NULL;
+	void *base;
+	int file;
+
+	if (get_file(p, POOL_CHUNKS, &file))
+		return;
+	base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	close(file);
+	if (base == MAP_FAILED)
+		return;
+	madvise(base, size, MADV_DONTFORK);
+	if (!atomic_compare_exchange_strong(&p->lists, &none, (struct list *)base))
+		munmap(base, size);
+}
+
+struct list *pool_list(struct pool *p, uint32_t *number)
+{
+	struct list *found = NULL;
+	uint32_t i;
+
+	if (!p->lists)
+		map_lists(p);
+	pthread_mutex_lock(&lock);
+	for (i = 0; i < LISTS && p->lists && !found; i++) {
+		if (p->taken & 1U << i)
+			continue;
+		p->taken |= 1U << i;
+		p->uses++;
+		*number = i;
+		found = p->lists + i;
+	}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+void pool_list_put(struct pool *p, uint32_t number)
+{
+	pthread_mutex_lock(&lock);
+	p->taken &= ~(1U << number);
+	drop(p);
+	pthread_mutex_unlock(&lock);
 }
 
 int pool_ring(struct pool *p, uint32_t generation, struct ring *r)

@@ -201,10 +201,16 @@ static void give_back(struct conn *c, size_t len)
 		signal_room(c, atomic_load(&c->peer), false);
 }
 
-/* arm_read asks the peer to ring when there is something to read. */
-static void arm_read(struct conn *c)
+/* arm_read asks the peer to ring when there is something to read, or the program to list
+ * the connection. */
+static void arm_read(struct conn *c, uint32_t list_as)
 {
-	atomic_fetch_add(&c->own->read_wait, 1);
+	if (list_as) {
+		atomic_store_explicit(&c->own->list_as, list_as, memory_order_relaxed);
+		atomic_fetch_add(&c->own->list_wait, 1);
+	} else {
+		atomic_fetch_add(&c->own->read_wait, 1);
+	}
 	full_fence();
 }
 
@@ -225,7 +231,7 @@ static ssize_t wait_readable(struct sock *s, struct conn *c)
 		int err;
 
 		if (armed)
-			arm_read(c);
+			arm_read(c, 0);
 		/* Check the end first: all bytes before it are visible then. */
 		err = end_of_stream(c, peer);
 		n = peer && !c->recv_closed ? available(c, peer) : 0;
@@ -440,7 +446,7 @@ int conn_stop_recv(struct conn *c)
 	return 0;
 }
 
-uint32_t conn_readable(struct conn *c, bool arm)
+uint32_t conn_readable(struct conn *c, bool arm, uint32_t list_as)
 {
 	struct side *peer;
 	uint32_t events = 0;
@@ -451,7 +457,7 @@ uint32_t conn_readable(struct conn *c, bool arm)
 	peer = conn_peer(c);
 	pthread_mutex_lock(&c->rx_lock);
 	if (arm)
-		arm_read(c);
+		arm_read(c, list_as);
 	err = end_of_stream(c, peer);
 	if (peer && !c->recv_closed && available(c, peer))
 		events |= EPOLLIN;

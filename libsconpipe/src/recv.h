@@ -12,7 +12,8 @@ int conn_recv_done(struct conn *c, size_t len);
 /* conn_stop_recv shuts down receiving. */
 int conn_stop_recv(struct conn *c);
 /* conn_readable returns the receive events that are pending: EPOLLIN, EPOLLRDHUP,
- * EPOLLERR, EPOLLHUP; with arm, the doorbell rings when there are more. */
-uint32_t conn_readable(struct conn *c, bool arm);
+ * EPOLLERR, EPOLLHUP. With arm, when there are more the connection is listed as
+ * list_as says, or if that is 0 the doorbell rings. */
+uint32_t conn_readable(struct conn *c, bool arm, uint32_t list_as);
 
 #endif

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define WIRE_VERSION 9
+#define WIRE_VERSION 10
 #define TOKEN_REACH 1048576
 
 enum wire_op {
@@ -71,7 +71,8 @@ enum wire_op {
 	/* id. Reply: as OP_CONNECT's. EAGAIN until both tokens have arrived. */
 	OP_PROVEN,
 	/* arg: index of a chunk of the process's pool. Reply: file: its rings, one after
-	 * the other. EINVAL: there is no such one. */
+	 * the other; of index POOL_CHUNKS: the lists (list.h). EINVAL: there is no such
+	 * one. */
 	OP_CHUNK,
 	/* id: the peer's pool has no ring that was read. The reply comes when it has one;
 	 * EBUSY: another call makes it. */

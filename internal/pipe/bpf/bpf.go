@@ -72,6 +72,7 @@ func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 		spec.Maps[name].MaxEntries = mostSlots + 1 // the last entry is for Quiesce
 	}
 	spec.Maps["silent"].MaxEntries = mostSlots
+	spec.Maps["lists"].MaxEntries = mostPools
 	spec.Maps["hots"].MaxEntries = mostPools
 	spec.Maps["pools"].MaxEntries = mostPools * poolChunks
 	spec.Maps["chunks"].MaxEntries = mostChunks
@@ -546,7 +547,7 @@ func (k *Program) empty(m *Memory) bool {
 	var failed atomic.Bool
 	for _, outer := range outers {
 		deleting.Go(func() {
-			if err := outer.Delete(m.slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			if !deleted(outer, m.slot) {
 				failed.Store(true)
 			}
 		})

@@ -26,6 +26,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "../../../libsconpipe/src/entry.h"
+#include "lists.h"
 #include "pool.h"
 
 #define SOL_SOCKET 1 /* asm-generic/socket.h */
@@ -172,7 +173,7 @@ always_inline void look_at(struct page *own, struct page *peer)
 
 /* Copies the state of each end to the other's page. Unchanged words that the peer polls
  * are not written, so that its cache line stays valid. */
-always_inline void mirror(struct page *own, struct page *peer)
+always_inline void mirror(const struct place *p, struct page *own, struct page *peer)
 {
 	__u32 write_wait = READ_ONCE(own->own.write_wait);
 	__u32 recv_closed = READ_ONCE(own->own.recv_closed);
@@ -181,7 +182,7 @@ always_inline void mirror(struct page *own, struct page *peer)
 		PUBLISH(peer->peer.write_wait, write_wait);
 	if (READ_ONCE(peer->peer.recv_closed) != recv_closed)
 		WRITE_ONCE(peer->peer.recv_closed, recv_closed);
-	WRITE_ONCE(own->peer.read_wait, READ_ONCE(peer->own.read_wait));
+	WRITE_ONCE(own->peer.read_wait, READ_ONCE(peer->own.read_wait) + p->rings);
 	WRITE_ONCE(own->peer.recv_closed, READ_ONCE(peer->own.recv_closed));
 	look_at(own, peer);
 }
@@ -296,7 +297,9 @@ always_inline int act(struct place *p, const struct entry *e)
 		return -EBUSY;
 	if (e->kind == KIND_SEND)
 		err = send(p, own, peer, newest_ring, e->len, e->src);
-	mirror(own, peer);
+	if (e->kind == KIND_SEND && !err)
+		list(p, peer);
+	mirror(p, own, peer);
 	return err;
 }
 

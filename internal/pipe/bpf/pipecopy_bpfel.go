@@ -32,6 +32,8 @@ type pipecopyPlace struct {
 	Pool     uint32
 	Lent     uint32
 	Index    uint32
+	Listed   uint32
+	Rings    uint32
 	_        [4]byte
 }
 
@@ -43,6 +45,7 @@ const (
 	pipecopyMapHeld           = "held"
 	pipecopyMapHolders        = "holders"
 	pipecopyMapHots           = "hots"
+	pipecopyMapLists          = "lists"
 	pipecopyMapNewest         = "newest"
 	pipecopyMapPages          = "pages"
 	pipecopyMapPlaces         = "places"
@@ -111,6 +114,7 @@ type pipecopyMapSpecs struct {
 	Held      *ebpf.MapSpec `ebpf:"held"`
 	Holders   *ebpf.MapSpec `ebpf:"holders"`
 	Hots      *ebpf.MapSpec `ebpf:"hots"`
+	Lists     *ebpf.MapSpec `ebpf:"lists"`
 	Newest    *ebpf.MapSpec `ebpf:"newest"`
 	Pages     *ebpf.MapSpec `ebpf:"pages"`
 	Places    *ebpf.MapSpec `ebpf:"places"`
@@ -152,6 +156,7 @@ type pipecopyMaps struct {
 	Held      *ebpf.Map `ebpf:"held"`
 	Holders   *ebpf.Map `ebpf:"holders"`
 	Hots      *ebpf.Map `ebpf:"hots"`
+	Lists     *ebpf.Map `ebpf:"lists"`
 	Newest    *ebpf.Map `ebpf:"newest"`
 	Pages     *ebpf.Map `ebpf:"pages"`
 	Places    *ebpf.Map `ebpf:"places"`
@@ -169,6 +174,7 @@ func (m *pipecopyMaps) Close() error {
 		m.Held,
 		m.Holders,
 		m.Hots,
+		m.Lists,
 		m.Newest,
 		m.Pages,
 		m.Places,

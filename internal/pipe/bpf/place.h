@@ -29,6 +29,8 @@ struct place {
 	__u32 pool; /* of the peer's process */
 	__u32 lent; /* of CLASS_POOL: the chunk and ring that it sends to */
 	__u32 index; /* of that ring in the pool */
+	__u32 listed; /* the peer's list_wait that was answered */
+	__u32 rings; /* how often its doorbell has to ring nevertheless */
 };
 
 /* Maps by slot or number, of which processes can map the values. The broker writes and

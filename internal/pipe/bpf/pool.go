@@ -23,6 +23,9 @@ const (
 // ChunkBytes is the size of a chunk of a pool in bytes.
 const ChunkBytes = chunkRings * poolRing
 
+// ListBytes is the size of a pool's lists in bytes, as libsconpipe/src/list.h has them.
+const ListBytes = 16 * (2*128 + 4*4096)
+
 // Processes that have pools, and chunks of these.
 const (
 	mostPools  = 1024
@@ -39,9 +42,10 @@ type Pool struct {
 	k      *Program
 	number uint32
 	chunks []chunk
-	making bool // a chunk; guarded by the broker's lock
-	ends   int  // that receive from it; guarded by the broker's lock
-	closed bool // guarded by the broker's lock
+	lists  mapInSlot // of connections that have bytes
+	making bool      // a chunk; guarded by the broker's lock
+	ends   int       // that receive from it; guarded by the broker's lock
+	closed bool      // guarded by the broker's lock
 }
 
 // chunk is some rings of a pool.
@@ -59,9 +63,11 @@ func (k *Program) NewPool() (*Pool, error) {
 		return nil, err
 	}
 	p.number = number
-	c, err := p.makeChunk()
-	if err == nil {
-		err = p.add(c)
+	if p.lists, err = k.newMemory(k.objs.Lists, number, ListBytes); err == nil {
+		var c chunk
+		if c, err = p.makeChunk(); err == nil {
+			err = p.add(c)
+		}
 	}
 	if err != nil {
 		p.Close()
@@ -114,10 +120,10 @@ func (p *Pool) Join()  { p.ends++ }
 func (p *Pool) Leave() { p.ends-- }
 
 // Uncovered returns the bytes of the pool that are not charged as its ends' rings, whose charges
-// cover the chunks after the first one, and the files of its chunks. The lock is held.
+// cover the chunks after the first one, and its files. The lock is held.
 func (p *Pool) Uncovered() (bytes, files int64) {
 	covered := min(p.ends, (len(p.chunks)-1)*chunkRings)
-	return int64(len(p.chunks))*ChunkBytes - int64(covered)*poolRing, int64(len(p.chunks))
+	return ListBytes + int64(len(p.chunks))*ChunkBytes - int64(covered)*poolRing, 1 + int64(len(p.chunks))
 }
 
 // Grow enlarges the pool, unless there is a ring for each end. It waits for running programs.
@@ -149,9 +155,13 @@ func (p *Pool) Grow() error {
 	return p.add(c)
 }
 
-// Chunk returns the memory of a chunk, for the process to map; one that has had no room for it asks
-// again. EINVAL: there is none with that index. The lock is held.
+// Chunk returns the memory of a chunk, or after the last possible one the lists, for the process to
+// map; one that has had no room for it asks again. EINVAL: there is none with that index. The lock
+// is held.
 func (p *Pool) Chunk(index uint32) (fd int, err error) {
+	if index == poolChunks {
+		return p.lists.file(), nil
+	}
 	if index >= uint32(len(p.chunks)) {
 		return -1, unix.EINVAL
 	}
@@ -168,7 +178,8 @@ func (p *Pool) Close() {
 	for _, c := range p.chunks {
 		p.k.dropChunk(c)
 	}
-	p.k.free(&p.k.pools, p.number)
+	p.lists.close()
+	p.k.freeAfter(func() bool { return deleted(p.k.objs.Lists, p.number) }, &p.k.pools, p.number)
 }
 
 // dropChunk releases a chunk. The deletion waits for the programs that may have looked it up.
@@ -176,15 +187,26 @@ func (k *Program) dropChunk(c chunk) {
 	if c.memory != nil {
 		c.memory.Close()
 	}
+	k.freeAfter(func() bool { return k.emptyChunk(c.number) }, &k.chunks, c.number)
+}
+
+// freeAfter gives back a number once what it stands for is empty.
+func (k *Program) freeAfter(empty func() bool, to *[]uint32, number uint32) {
 	k.behind.Go(func() {
-		if k.repeat(func() bool { return k.emptyChunk(c.number) }) {
-			k.free(&k.chunks, c.number)
+		if k.repeat(empty) {
+			k.free(to, number)
 		}
 	})
 }
 
+// deleted deletes an entry, and reports whether there is none.
+func deleted(outer *ebpf.Map, number uint32) bool {
+	err := outer.Delete(number)
+	return err == nil || errors.Is(err, ebpf.ErrKeyNotExist)
+}
+
 func (k *Program) emptyChunk(number uint32) bool {
-	if err := k.objs.Chunks.Delete(number); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if !deleted(k.objs.Chunks, number) {
 		return false
 	}
 	for i := range uint32(chunkRings) {

@@ -28,7 +28,9 @@ type side struct {
 	WriteWait  atomic.Uint32 // each new value: signal room
 	RecvClosed atomic.Uint32 // 1: it receives no more
 	ReadsOn    atomic.Uint32 // 1: it may read after its end of TCP's stream
-	_          [112]byte
+	ListWait   atomic.Uint32 // each new value: list new bytes (list.h)
+	ListAs     atomic.Uint32 // where, and as what
+	_          [104]byte
 }
 
 // Stream positions whose bytes are in a buffer of the sender; engine copier.
