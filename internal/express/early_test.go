@@ -225,11 +225,10 @@ func TestShortMany(t *testing.T) {
 	b.WantNoInvalid()
 }
 
-// A container that opens connections as fast as it can, and holds them, takes no more than its
-// share, and nothing of what another one's short connections need.
-func TestShortFlood(t *testing.T) {
-	t.Parallel()
-	const share = 256
+// newShared builds a lab like newLiberal, with two containers, of which each may have so many
+// Conentries, and a server at port 7001 of edge.
+func newShared(t *testing.T, share int) *scontest.Bed {
+	t.Helper()
 	b := newLiberal(t, scontest.Layout{Containers: 2, Config: func(c *config.Config) {
 		c.Connections, c.PerContainerShare = 4*share, 25
 	}})
@@ -237,7 +236,16 @@ func TestShortFlood(t *testing.T) {
 	if err := b.Do(lab.Edge, func() (err error) { l, err = net.Listen("tcp4", ":7001"); return err }); err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { l.Close() })
+	return b
+}
+
+// A container that opens connections as fast as it can, and holds them, takes no more than its
+// share, and nothing of what another one's short connections need.
+func TestShortFlood(t *testing.T) {
+	t.Parallel()
+	const share = 256
+	b := newShared(t, share)
 	err := b.Do(lab.Container(1), func() error {
 		for range 3 * share {
 			c, err := net.DialTimeout("tcp4", lab.EdgeAddr.String()+":7001", scontest.Patience)
@@ -283,14 +291,7 @@ func wantShortOf(b *scontest.Bed, n int) {
 func TestShortHalfOpen(t *testing.T) {
 	t.Parallel()
 	const share = 256
-	b := newLiberal(t, scontest.Layout{Containers: 2, Config: func(c *config.Config) {
-		c.Connections, c.PerContainerShare = 4*share, 25
-	}})
-	var l net.Listener
-	if err := b.Do(lab.Edge, func() (err error) { l, err = net.Listen("tcp4", ":7001"); return err }); err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	b := newShared(t, share)
 	b.Sh(lab.Edge, `sysctl -qw net.ipv4.tcp_max_syn_backlog=65536 net.ipv4.tcp_syncookies=2
 		nft add table ip closed
 		nft add chain ip closed input { type filter hook input priority 0; }
