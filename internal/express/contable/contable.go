@@ -389,9 +389,7 @@ func (t *Table) Retire(e *Conentry) {
 		return
 	}
 	for _, slot := range e.allSlots() {
-		h := t.half(slot)
-		h.State = datapath.SlotClosed
-		atomic.StoreUint32(&h.Generation, 0)
+		t.close(slot)
 		t.bySlot[slot] = 0
 	}
 	t.account(e)
@@ -401,6 +399,13 @@ func (t *Table) Retire(e *Conentry) {
 	e.gone = true
 	t.leave(e.Port())
 	t.retired = append(t.retired, closedSlots{e: e, until: t.opts.Grace.Next()})
+}
+
+// close has the packets of a slot go regular.
+func (t *Table) close(slot uint32) {
+	h := t.half(slot)
+	h.State = datapath.SlotClosed
+	atomic.StoreUint32(&h.Generation, 0)
 }
 
 // closedSlots wait until no program can be using them.

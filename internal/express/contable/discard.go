@@ -124,9 +124,7 @@ func (t *Table) RetireDiscard(d *Discard) {
 	if t.live.discards[key] != d {
 		return
 	}
-	h := t.half(d.slot)
-	h.State = datapath.SlotClosed
-	atomic.StoreUint32(&h.Generation, 0)
+	t.close(d.slot)
 	t.live.removeDiscard(key)
 	t.leave(d.Port)
 	t.retiredDiscards = append(t.retiredDiscards, closedDiscard{d, t.opts.Grace.Next()})

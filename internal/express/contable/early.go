@@ -235,8 +235,7 @@ func (t *Table) EndEarly(e Early) {
 	t.live.mu.Lock()
 	defer t.live.mu.Unlock()
 	for _, slot := range e.slots() {
-		t.half(slot).State = datapath.SlotClosed
-		atomic.StoreUint32(&t.half(slot).Generation, 0)
+		t.close(slot)
 		if atomic.SwapUint32(reportAfter(t.half(slot)), 0)&datapath.EarlyFIN != 0 {
 			fins++
 		}
@@ -257,8 +256,7 @@ func (t *Table) CloseUntold(e Early) {
 	t.live.mu.Lock()
 	defer t.live.mu.Unlock()
 	for _, slot := range e.slots() {
-		t.half(slot).State = datapath.SlotClosed
-		atomic.StoreUint32(&t.half(slot).Generation, 0)
+		t.close(slot)
 	}
 	e.Tries++
 	t.PutOff(e)
