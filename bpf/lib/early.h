@@ -66,10 +66,23 @@ always_inline void compose_early(struct __sk_buff *skb)
 		bpf_tail_call(skb, &composers, 0);
 }
 
-/* Whether the packet is a FIN that conntrack may be told of later. */
+/* Whether packets of the other direction have been decided on. */
+static __noinline int is_twin_known(const struct half *half)
+{
+	const struct half *twin = slot(half->twin);
+
+	return twin && twin->generation;
+}
+
+/*
+ * Whether the packet is a FIN that conntrack may be told of later: if those of the other
+ * direction have been found by their slot, as they are not where conntrack translates
+ * them before the hook (br_netfilter at a bridge that is the uplink). A SYN that comes
+ * before conntrack has been told would not be found there either.
+ */
 always_inline int is_early_fin(const struct half *half, const struct packet *pkt)
 {
-	return pkt->ending == TCP_FIN && is_early(half);
+	return pkt->ending == TCP_FIN && is_early(half) && is_twin_known(half);
 }
 
 /* A FIN goes express. */

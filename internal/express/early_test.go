@@ -397,11 +397,17 @@ func TestShortPortReuse(t *testing.T) {
 		}
 		c.Close()
 	}
-	out := b.Sh(lab.Device, "nft list counter ip invalid new")
-	if m := regexp.MustCompile(`packets (\d+)`).FindStringSubmatch(out); m == nil || m[1] != strconv.Itoa(times) {
-		t.Errorf("%d connections began with the same ports, and the rules have seen: %s", times, out)
-	}
+	wantCounted(b, "new", times)
 	b.WantNoInvalid()
+}
+
+// wantCounted fails unless a counter of the lab's table has counted so many packets.
+func wantCounted(b *scontest.Bed, counter string, packets int) {
+	b.T.Helper()
+	out := b.Sh(lab.Device, "nft list counter ip invalid "+counter)
+	if m := regexp.MustCompile(`packets (\d+)`).FindStringSubmatch(out); m == nil || m[1] != strconv.Itoa(packets) {
+		b.T.Errorf("the rules have not seen %d packets: %s", packets, out)
+	}
 }
 
 // Connections that went express go on when the daemon is killed, and its successor knows
