@@ -58,6 +58,8 @@ func TestNFTPerPacket(t *testing.T) {
 		"update @seen { ip saddr limit rate 1/second }": "set update",
 		"ip ttl set 64":                                 "payload @nh,64,16 set",
 		"ip ecn set ce":                                 "ip ecn set",
+		"@nh,8,8 set @nh,8,8 ^ 0x1":                     "ip ecn set",
+		"@ll,128,16 > 1000 drop":                        "payload @ll,128,16",
 		"tcp dport set 99":                              "dport set",
 		"limit name l drop":                             "limit",
 		"quota name q drop":                             "quota",

@@ -44,6 +44,8 @@ type compiler struct {
 	// family is that of the packets that the rule matches, as remote as it says
 	// so.
 	family family
+	// tagged means that they have a VLAN tag, if it says so.
+	tagged bool
 	// loaded is what the registers hold, by their first 4 bytes.
 	loaded [16]source
 	// flips are the registers that hold a connection's mark with bits inverted
@@ -266,15 +268,19 @@ func (k *compiler) payload(e nftExpr) {
 		k.writePayload(e, base, offset, length)
 		return
 	}
+	linkHeader := 14 // Ethernet's: IP's is behind it
+	if k.tagged {
+		linkHeader = 18
+	}
 	k.load(e, unix.NFTA_PAYLOAD_DREG, length, headerField{base, offset, length}.source(k.family), func(m *machine, to []octet) {
-		m.loadPayload(base, offset, to)
+		m.loadPayload(base, offset, linkHeader, to)
 	})
 }
 
 // loadPayload loads bytes of a packet. Beyond what forms know there is only
 // data; the link layer addresses are the same in all packets.
-func (f *form) loadPayload(base uint32, offset int, to []octet) {
-	const linkHeader, etherType = 18, 12 // Ethernet's, with a VLAN tag
+func (f *form) loadPayload(base uint32, offset, linkHeader int, to []octet) {
+	const etherType = 12
 	var header []octet
 	switch base {
 	case unix.NFT_PAYLOAD_NETWORK_HEADER:
@@ -307,7 +313,7 @@ func (k *compiler) writePayload(e nftExpr, base uint32, offset, length int) {
 	}
 	ecn := at + length - 1
 	k.step(step{text: "ip dscp set", why: "ip ecn set", check: func(m *machine) truth {
-		if m.registers[ecn].varies == m.ecn() { // ECN stays what it was
+		if o := m.registers[ecn]; o.varies == m.ecn() && o.value&o.varies == 0 { // ECN stays what it was
 			return yes
 		}
 		return varies
@@ -324,6 +330,9 @@ func (k *compiler) cmp(e nftExpr) {
 	}
 	if holds.text == layer3Name && op == unix.NFT_CMP_EQ && value[0] == unix.NFPROTO_IPV6 {
 		k.family = ipv6
+	}
+	if holds.text == namedFields[etherTypeField].text && op == unix.NFT_CMP_EQ && (bytes.Equal(value, []byte{0x81, 0x00}) || bytes.Equal(value, []byte{0x88, 0xa8})) {
+		k.tagged = true
 	}
 	to := at + len(value)
 	s := step{text: holds.text + [...]string{" ", " != ", " < ", " <= ", " > ", " >= "}[op] + holds.show(value), why: holds.what(), pure: true}

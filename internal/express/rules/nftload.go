@@ -24,10 +24,12 @@ const (
 	transport = unix.NFT_PAYLOAD_TRANSPORT_HEADER
 )
 
+var etherTypeField = headerField{link, 12, 2}
+
 var namedFields = map[headerField]source{
 	{link, 0, 6}:       {"ether daddr", hex},
 	{link, 6, 6}:       {"ether saddr", hex},
-	{link, 12, 2}:      {"ether type", hex},
+	etherTypeField:     {"ether type", hex},
 	{network, 1, 1}:    {"ip tos", hex},
 	{network, 2, 2}:    {"ip length", bigEndian},
 	{network, 4, 2}:    {"ip id", bigEndian},
