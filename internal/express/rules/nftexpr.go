@@ -48,9 +48,10 @@ type compiler struct {
 	tagged bool
 	// loaded is what the registers hold, by their first 4 bytes.
 	loaded [16]source
-	// flips are the registers that hold a connection's mark with bits inverted
-	// or moved: a different one with each packet that sets it.
-	flips [16]bool
+	// flips are the registers that hold a mark with bits inverted or moved, or what is
+	// looked up by one: where it becomes the mark, a different one with each packet, if
+	// the function says so.
+	flips [16]func() bool
 }
 
 // source is where the content of a register comes from.
@@ -192,7 +193,7 @@ func (k *compiler) load(e nftExpr, dreg uint16, length int, src source, load fun
 		k.strange(e)
 		return
 	}
-	*holds, k.flips[at/4] = src, false
+	*holds, k.flips[at/4] = src, nil
 	to := at + length
 	padded := at + (length+3)&^3
 	k.step(step{pure: true, check: func(m *machine) truth {
@@ -256,6 +257,34 @@ func (k *compiler) use(e nftExpr, sreg uint16, length int, text string) {
 		return yes
 	}})
 }
+
+// setMark compiles the setting of a mark to what a register holds.
+func (k *compiler) setMark(e nftExpr, sreg uint16, name string) {
+	const length = 4
+	at, _, ok := k.register(e.number(sreg), length)
+	if flips := k.flips[at/4]; ok && flips != nil {
+		k.step(step{text: name + " set", why: name, check: func(*machine) truth {
+			if flips() {
+				return varies
+			}
+			return yes
+		}})
+		return
+	}
+	k.use(e, sreg, length, name+" set")
+}
+
+// holdsMark reports whether a mark is among what registers hold.
+func (k *compiler) holdsMark(at, length int) bool {
+	for i := at / 4; i < min((at+length+3)/4, len(k.loaded)); i++ {
+		if k.loaded[i].isMark() || k.flips[i] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func certainly() bool { return true }
 
 func (k *compiler) payload(e nftExpr) {
 	base, offset := e.number(unix.NFTA_PAYLOAD_BASE), int(e.number(unix.NFTA_PAYLOAD_OFFSET))
@@ -390,11 +419,13 @@ func (k *compiler) bitwise(e nftExpr) {
 	xor := bytes.Clone(e.nested(unix.NFTA_BITWISE_XOR).get(unix.NFTA_DATA_VALUE))
 	const op = 6 // NFTA_BITWISE_OP
 	src := *holds
-	isMark, flips := holds.what() == ctKeys[unix.NFT_CT_MARK].name, k.flips[from/4]
+	isMark, flips := holds.isMark(), k.flips[from/4]
 	defer func() { k.flips[at/4] = flips }()
 	if e.number(op) == 0 && len(mask) == length && len(xor) == length {
 		for i := range mask {
-			flips = flips || isMark && mask[i]&xor[i] != 0
+			if isMark && mask[i]&xor[i] != 0 {
+				flips = certainly
+			}
 		}
 		src.text += " & " + holds.show(mask)
 		*result = src
@@ -412,7 +443,9 @@ func (k *compiler) bitwise(e nftExpr) {
 		return
 	}
 	const and, or = 3, 4 // NFT_BITWISE_*, which change a mark only once
-	flips = flips || isMark && e.number(op) != and && e.number(op) != or
+	if isMark && e.number(op) != and && e.number(op) != or {
+		flips = certainly
+	}
 	second := e.number(sreg2)
 	from2, _, ok := k.register(second, length)
 	k.mix(at, length, result, src, func(m *machine) bool {
@@ -449,7 +482,7 @@ func (k *compiler) byteorder(e nftExpr) {
 	if length < size && at == from {
 		return // the kernel converts whole units
 	}
-	*result = *holds
+	*result, k.flips[at/4] = *holds, k.flips[from/4]
 	if length%size != 0 { // the rest is not known
 		k.mix(at, length, result, *holds, func(m *machine) bool { return doubt(m.registers[from:from+length]) == varies })
 		return
@@ -496,6 +529,9 @@ func (k *compiler) hash(e nftExpr) {
 	case ok1 && e.number(unix.NFTA_HASH_TYPE) == symmetric:
 		k.mix(at, 4, result, source{text: "symhash"}, func(*machine) bool { return false })
 	case ok1 && ok2:
+		if k.holdsMark(from, length) {
+			defer func() { k.flips[at/4] = certainly }()
+		}
 		k.mix(at, 4, result, source{text: "jhash " + holds.text}, func(m *machine) bool {
 			return doubt(m.registers[from:from+length]) == varies
 		})
@@ -561,6 +597,11 @@ func (k *compiler) keyText(at, length int) string {
 func (s *source) what() string {
 	name, _, _ := strings.Cut(s.text, " & ")
 	return name
+}
+
+// isMark reports whether it is the mark of a packet or of a connection.
+func (s *source) isMark() bool {
+	return s.what() == ctKeys[unix.NFT_CT_MARK].name || s.what() == metaKeys[unix.NFT_META_MARK].name
 }
 
 func (s *source) show(value []byte) string {

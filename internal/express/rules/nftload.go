@@ -197,7 +197,9 @@ func (k *compiler) meta(e nftExpr) {
 func (k *compiler) setMeta(e nftExpr, key uint32) {
 	const length = 4
 	switch key {
-	case unix.NFT_META_MARK, unix.NFT_META_PRIORITY, unix.NFT_META_SECMARK:
+	case unix.NFT_META_MARK:
+		k.setMark(e, unix.NFTA_META_SREG, metaKeys[key].name)
+	case unix.NFT_META_PRIORITY, unix.NFT_META_SECMARK:
 		k.use(e, unix.NFTA_META_SREG, length, metaKeys[key].name+" set")
 	default:
 		k.step(needing(metaKeys[key].name+" set", ""))
@@ -284,8 +286,8 @@ func (k *compiler) ct(e nftExpr) {
 		if key == unix.NFT_CT_ZONE {
 			k.step(zoning(""))
 		}
-		if at, _, ok := k.register(e.number(unix.NFTA_CT_SREG), 4); ok && k.flips[at/4] {
-			k.step(needing(known.name+" set", known.name))
+		if key == unix.NFT_CT_MARK {
+			k.setMark(e, unix.NFTA_CT_SREG, known.name)
 			return
 		}
 		k.use(e, unix.NFTA_CT_SREG, known.length, known.name+" set")

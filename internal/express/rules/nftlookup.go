@@ -88,7 +88,11 @@ func (k *compiler) mapData(e nftExpr, s *set, at, to int, text string) {
 		k.strange(e)
 		return
 	}
-	*result = source{text: text, format: hex}
+	var flips func() bool
+	if k.holdsMark(at, s.key) {
+		flips = s.leadsOn
+	}
+	*result, k.flips[dst/4] = source{text: text, format: hex}, flips
 	k.step(step{text: text, pure: true, check: func(m *machine) truth {
 		key := m.registers[at:to]
 		t, found := s.find(key)

@@ -36,10 +36,12 @@ func TestXTPerPacket(t *testing.T) {
 		"-p tcp --tcp-option 8 -j DROP":                                                      "tcp flags or options",
 		"-j CONNMARK --xor-mark 1":                                                           "CONNMARK",
 		"-j CONNMARK --left-shift-mark 1 --save-mark --nfmask 0x1 --ctmask 0x1":              "CONNMARK",
-		"-j LOG":                    "LOG",
-		"-j NFLOG":                  "NFLOG",
-		"-j AUDIT --type accept":    "AUDIT",
-		"-j TEE --gateway 10.0.0.9": "TEE",
+		"-j CONNMARK --left-shift-mark 1 --restore-mark":                                     "CONNMARK",
+		"-j MARK --xor-mark 1":                                                               "MARK",
+		"-j LOG":                                                                             "LOG",
+		"-j NFLOG":                                                                           "NFLOG",
+		"-j AUDIT --type accept":                                                             "AUDIT",
+		"-j TEE --gateway 10.0.0.9":                                                          "TEE",
 	} {
 		for kind, tool := range iptables {
 			t.Run(kind+" "+rule, func(t *testing.T) {
