@@ -80,6 +80,7 @@ func (c *Conn) end(i int) end {
 const (
 	statusExpected  = 1 << 0
 	statusSeenReply = 1 << 1
+	statusAssured   = 1 << 2
 	statusConfirmed = 1 << 3
 	statusSrcNAT    = 1 << 4
 	statusDstNAT    = 1 << 5
@@ -278,11 +279,14 @@ func (f *form) connected() bool {
 	return f.tracked && (!f.first || begins(f.firstState))
 }
 
-// status returns what is known of the connection's status, and which bits of
-// it.
-func (f *form) status() (value, mask uint32) {
+// status returns what is known of the connection's status, which bits of it, and which differ
+// between packets: TCP's third packet makes the connection assured.
+func (f *form) status() (value, mask, varies uint32) {
+	if f.conn.Flags&SYN != 0 {
+		varies = statusAssured
+	}
 	if f.conn.Status == 0 || f.first {
-		return 0, 0
+		return 0, 0, varies
 	}
 	const never = statusExpected | statusSrcNAT | statusDstNAT // changes
 	value = f.conn.Status & (never | statusConfirmed)
@@ -290,7 +294,7 @@ func (f *form) status() (value, mask uint32) {
 	if !f.unreplied {
 		value, mask = value|statusSeenReply, mask|statusSeenReply
 	}
-	return value, mask
+	return value, mask, varies
 }
 
 // setAddr sets what is known of the address; the octets after it are not known.

@@ -238,12 +238,13 @@ var ctKeys = map[uint32]ctKey{
 		setKnown(to, []byte{direction})
 	}},
 	unix.NFT_CT_STATUS: {"ct status", 4, hostEndian, func(m *machine, to []octet, _ ctEnd) {
-		value, mask := m.status()
-		var v, b [4]byte
+		value, mask, varies := m.status()
+		var v, b, d [4]byte
 		binary.NativeEndian.PutUint32(v[:], value)
 		binary.NativeEndian.PutUint32(b[:], mask)
+		binary.NativeEndian.PutUint32(d[:], varies)
 		for i := range v {
-			to[i] = octet{value: v[i], known: b[i]}
+			to[i] = octet{value: v[i], known: b[i], varies: d[i]}
 		}
 	}},
 	unix.NFT_CT_MARK:       {"ct mark", 4, hostEndian, nil},

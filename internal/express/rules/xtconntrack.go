@@ -86,7 +86,7 @@ func xtConntrack(revision int, info []byte) (step, bool) {
 	} else {
 		c.status = native16(info, 152)
 	}
-	return step{text: c.text(), why: "conntrack expiration", check: c.check}, true
+	return step{text: c.text(), why: "conntrack expiration or status", check: c.check}, true
 }
 
 // conntrackMatch is a match on conntrack.
@@ -158,10 +158,12 @@ func (c *conntrackMatch) check(m *machine) truth {
 
 // hasStatus checks whether the connection has one of the bits of its status.
 func (m *machine) hasStatus(bits uint32) truth {
-	value, mask := m.status()
+	value, mask, differs := m.status()
 	switch {
 	case value&bits != 0:
 		return yes
+	case differs&bits != 0:
+		return varies
 	case bits&^mask != 0:
 		return maybe
 	default:
