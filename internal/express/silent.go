@@ -93,6 +93,8 @@ func (s *silent) poll(devices []string, ageing time.Duration) (changed string) {
 		}
 	}
 	s.limits.BridgesCall4, s.limits.BridgesCall6 = s.isOn("bridge/bridge-nf-call-iptables"), s.isOn("bridge/bridge-nf-call-ip6tables")
+	events, err := s.files.Read("net/netfilter/nf_conntrack_events")
+	s.limits.HidesEnds = events == "0" || err != nil && !errors.Is(err, fs.ErrNotExist)
 	s.limits.NeighbourChoosesNexthop = s.isOn("ipv4/fib_multipath_use_neigh")
 	s.readLearnt(devices)
 	s.files.Trim()

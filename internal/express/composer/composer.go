@@ -58,6 +58,8 @@ type Rules interface {
 	Untracked(rules.Conn) bool
 	// TracksBridges reports whether conntrack has functions at the hooks of bridges.
 	TracksBridges() bool
+	// HidesEnds reports whether conntrack may not announce the end of connections.
+	HidesEnds() bool
 	// KnowsTracked reports whether it is known of which families conntrack sees
 	// packets, and noticed when that changes.
 	KnowsTracked() bool

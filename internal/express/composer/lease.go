@@ -32,6 +32,8 @@ type Limits struct {
 	// Neighbour is how long the kernel keeps a neighbour that no packet uses, Reachable
 	// how long it believes one on average, Table how long a bridge keeps a MAC address.
 	Neighbour, Reachable, Table time.Duration
+	// HidesEnds means that conntrack announces nothing (nf_conntrack_events).
+	HidesEnds bool
 	// BridgesCall4 and BridgesCall6 mean that all bridges show what they forward to
 	// Netfilter (bridge-nf-call-iptables, bridge-nf-call-ip6tables).
 	BridgesCall4, BridgesCall6 bool

@@ -1,11 +1,6 @@
 package composer
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/scon-project/scon/internal/express/conntrack"
@@ -17,7 +12,7 @@ import (
 // connection for the announcement only if a listener exists when the connection
 // begins, so those older than the daemon are polled.
 type recheck struct {
-	every   bool                // nf_conntrack_events is 0: no end is announced
+	every   bool                // conntrack did not announce all ends at some time
 	older   map[uint32]struct{} // connections that began before the daemon, by their IDs
 	waiting []contable.Ref      // polled in this order, round and round
 	// marked are those whose mark in conntrack a rule depends on, polled in turns as well:
@@ -38,11 +33,6 @@ const (
 // ListOlder lists the connections that exist when the daemon has begun to
 // listen. It is called once, before Adopt.
 func (c *Composer) ListOlder() error {
-	setting, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_events")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("reading conntrack's settings: %w", err)
-	}
-	c.recheck.every = strings.TrimSpace(string(setting)) == "0"
 	c.recheck.older = make(map[uint32]struct{})
 	return c.ct.Dump(func(conn conntrack.Conn) { c.recheck.older[conn.ID] = struct{}{} })
 }
@@ -113,6 +103,10 @@ func (r *recheck) next(live func(contable.Ref) *contable.Conentry) (doubted, wai
 // Recheck polls conntrack about the next few Conentries whose end is not
 // announced. The loop calls it at each heartbeat.
 func (c *Composer) Recheck(now time.Time) {
+	if !c.recheck.every && (c.leases.limits.HidesEnds || c.rules.HidesEnds()) {
+		c.recheck.every, c.recheck.waiting = true, nil
+		c.table.All(func(e *contable.Conentry) { c.recheck.waiting = append(c.recheck.waiting, e.Ref()) })
+	}
 	doubted, waiting := c.recheck.next(c.table.Live)
 	c.confirmAll(append(doubted, waiting...))
 	c.confirmAll(c.recheck.nextMarked(c.rules.IsSilent(), c.table.Live))

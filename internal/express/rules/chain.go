@@ -15,6 +15,8 @@ type step struct {
 	why   string // what judges single packets; "" is text
 	// expects means that conntrack may expect other connections because of it.
 	expects bool
+	// hidesEnd means that conntrack does not announce the end of the connection.
+	hidesEnd bool
 	// untracks means that it keeps packets from conntrack.
 	untracks bool
 	// pure means that the step only checks, or loads a register: packets that a

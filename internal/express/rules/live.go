@@ -280,7 +280,7 @@ func (l *Live) refresh() {
 	}
 	r.bases, r.outer = append(r.bases, l.others.bases...), append(r.outer, l.others.outer...)
 	r.early = append(r.early, l.others.early...)
-	r.silent = l.others.silent
+	r.silent, r.hidesEnds = l.others.silent, l.others.hidesEnds || l.nft.hidesEnds
 	for c := range led {
 		r.silent = r.silent || slices.ContainsFunc(c.rules, func(r *rule) bool { return r.silent })
 	}

@@ -59,6 +59,7 @@ func (t *table) follow(r *rule, expressions iter.Seq[nftExpr], comment string) {
 		r.packed = t.words.pack(r.packed, e.plain())
 	}
 	r.tracks = haveTracked(expressions)
+	t.hidesEnds = t.hidesEnds || hideEnds(expressions)
 	r.packed = slices.Clip(r.packed)
 	t.classify(r)
 	if len(t.warm) > mostWarm {
@@ -71,6 +72,24 @@ func haveTracked(expressions iter.Seq[nftExpr]) bool {
 	for e := range expressions {
 		if e.tracks() {
 			return true
+		}
+	}
+	return false
+}
+
+// hideEnds reports whether a rule with these expressions chooses what conntrack announces of
+// a connection, without its end.
+func hideEnds(expressions iter.Seq[nftExpr]) bool {
+	for e := range expressions {
+		switch e.name {
+		case "ct":
+			if e.number(unix.NFTA_CT_KEY) == unix.NFT_CT_EVENTMASK && e.has(unix.NFTA_CT_SREG) {
+				return true
+			}
+		case "target":
+			if e.text(unix.NFTA_TARGET_NAME) == "CT" && hidesEnd(e.get(unix.NFTA_TARGET_INFO)) {
+				return true
+			}
 		}
 	}
 	return false

@@ -98,6 +98,7 @@ type Ruleset struct {
 	legacy    uint64  // digest of iptables-legacy's tables
 	early     []*base // those that may keep packets from conntrack
 	tabled    map[family]bool
+	hidesEnds bool // there are rules by which conntrack does not announce the end of connections
 	silent    bool // there are rules that depend on what changes without an announcement
 	hasLegacy bool // there are tables of iptables-legacy
 }
@@ -237,10 +238,11 @@ func newRuleset(bases []*base, opts Options) Ruleset {
 			r.early = append(r.early, b)
 		}
 	}
+	r.hidesEnds = anyStep(bases, func(s step) bool { return s.hidesEnd })
 	if opts.Drops {
 		r.whole = slices.SortedStableFunc(slices.Values(bases), func(a, b *base) int { return cmp.Compare(a.priority, b.priority) })
 		clear(chains) // keep every rule
-		r.expects = expects(bases)
+		r.expects = anyStep(bases, func(s step) bool { return s.expects })
 	}
 	for hit := range hits {
 		r.silent = r.silent || hit.isSilent()
@@ -269,14 +271,14 @@ func (r *Ruleset) list() (found []Rule) {
 	return found
 }
 
-// expects reports whether a rule may have conntrack expect connections.
-func expects(bases []*base) bool {
+// anyStep reports whether a step of a rule is such a one.
+func anyStep(bases []*base, is func(step) bool) bool {
 	rules, chains := make(map[*rule]bool), make(map[*chain]bool)
 	for _, b := range bases {
 		b.chain.reach(rules, chains)
 	}
 	for r := range rules {
-		if slices.ContainsFunc(r.steps, func(s step) bool { return s.expects }) {
+		if slices.ContainsFunc(r.steps, is) {
 			return true
 		}
 	}
@@ -285,6 +287,10 @@ func expects(bases []*base) bool {
 
 // Judges reports whether any rule may judge single packets of a connection.
 func (r Ruleset) Judges() bool { return len(r.bases) > 0 }
+
+// HidesEnds reports whether conntrack may not announce the end of connections, by a rule that
+// chooses what it announces.
+func (r Ruleset) HidesEnds() bool { return r.hidesEnds }
 
 // PerPacket lists the rules that judge single packets of established
 // connections.

@@ -18,8 +18,9 @@ type nftables struct {
 	translate  [2]int // how many chains of type nat there are, by family
 	trackers   [2]int // rules that have conntrack track, of the tables that are kept or counted, by family
 	generation uint32
-	rules      int // of the tables that are kept
-	elements   int // of their sets
+	hidesEnds  bool // a rule of the tables that are kept did since they were read
+	rules      int  // of the tables that are kept
+	elements   int  // of their sets
 
 	// Of Live's.
 	follows  bool // rules are stored packed, and compiled when they are needed

@@ -80,5 +80,13 @@ func xtCT(text string, info []byte) (s step) {
 	if len(info) <= helper || info[helper] != 0 {
 		s = expecting(s)
 	}
+	s.hidesEnd = hidesEnd(info)
 	return s
+}
+
+// hidesEnd reports whether target CT chooses what conntrack announces of a connection, or of
+// those that it expects, without the connection's end.
+func hidesEnd(info []byte) bool {
+	const end, events, expected = 1 << 2, 4, 8 // IPCT_DESTROY
+	return len(info) >= 12 && native32(info, events)&end == 0 && native32(info, events)|native32(info, expected) != 0
 }
