@@ -118,7 +118,7 @@ func (g *generator) restoreRoute(to netip.Addr) string {
 // blindsConntrack reports whether a rule hides packets from conntrack, or from a
 // connection's entry, so that later ones are outside of the window that it knows.
 func (r rule) blindsConntrack() bool {
-	return slices.ContainsFunc([]string{"notrack", "ct zone set", "--zone"}, func(words string) bool { return strings.Contains(r.Text, words) })
+	return slices.ContainsFunc([]string{"notrack", "zone set", "--zone"}, func(words string) bool { return strings.Contains(r.Text, words) })
 }
 
 // needsLease reports whether a rule depends on conntrack's counters, which
@@ -126,7 +126,7 @@ func (r rule) blindsConntrack() bool {
 // packet of one direction affects the other direction. Such effects begin when a
 // lease ends.
 func (r rule) needsLease() bool {
-	return slices.ContainsFunc([]string{"connbytes", "ct avgpkt", "ct label", "diffset", "ct original packets", "ct reply packets", "ct mark set", "CONNMARK"},
+	return slices.ContainsFunc([]string{"connbytes", "ct avgpkt", "ct label", "diffset", "ct original packets", "ct original bytes", "ct reply packets", "ct mark set", "CONNMARK"},
 		func(words string) bool { return strings.Contains(r.Text, words) })
 }
 
