@@ -245,7 +245,7 @@ func (f *form) fill(s stage) {
 	}
 	src.setPort(f.transport[0:2])
 	dst.setPort(f.transport[2:4])
-	if f.proto == unix.IPPROTO_UDP || f.first {
+	if f.proto != unix.IPPROTO_TCP || f.first {
 		return
 	}
 	const rst, ack = 0x04, 0x10

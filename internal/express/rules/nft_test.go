@@ -90,6 +90,14 @@ func TestNFTPerPacket(t *testing.T) {
 	}
 }
 
+// TestNFTWithoutFlags holds that a rule about a bit which is set in all segments of TCP
+// judges datagrams, whose data is there.
+func TestNFTWithoutFlags(t *testing.T) {
+	const rules = "table inet t { chain f { type filter hook forward priority 0; @th,107,1 0 drop; }; }"
+	touchCase{rules: rules, conn: outbound(tcp, "443")}.run(t, Options{}, nft)
+	touchCase{rules: rules, conn: outbound(udp, "443"), why: "tcp flags"}.run(t, Options{}, nft)
+}
+
 // TestNFTSilent holds that rules keep connections express that say the same of
 // all their packets.
 func TestNFTSilent(t *testing.T) {
