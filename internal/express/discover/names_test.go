@@ -451,7 +451,7 @@ func TestRenamed(t *testing.T) {
 	if c := n.identify(); c.Name != "web" {
 		t.Fatalf("got %+v", c)
 	}
-	if got, want := <-asked, n.namer.at.docker+` {"type":["container"],"event":["rename"]}`; got != want {
+	if got, want := <-asked, n.namer.at.docker+` {"type":["container","network"],"event":["rename","connect","disconnect"]}`; got != want {
 		t.Errorf("asked %s, want %s", got, want)
 	}
 	if id := <-renamed; id != "" {
@@ -467,6 +467,12 @@ func TestRenamed(t *testing.T) {
 	}
 	if c := n.identify(); c.Name != "shop" {
 		t.Errorf("after the event: %q", c.Name)
+	}
+	for _, action := range []string{"connect", "disconnect"} {
+		events <- `{"Type": "network", "Action": "` + action + `", "Actor": {"ID": "` + idB + `", "Attributes": {"container": "` + idA + `", "name": "web", "type": "overlay"}}}`
+		if id := <-renamed; id != idA {
+			t.Errorf("%s: %q is named anew, want the container %s", action, id, idA)
+		}
 	}
 	// An event without end loses the stream, not the memory; the next one is opened.
 	go func() { events <- strings.Repeat("x", mostEvent+1) }()

@@ -26,7 +26,7 @@ type followed struct {
 }
 
 // Follow calls renamed with the identifier of each container that its engine gives another
-// name, until ctx ends, and with "" when names may have changed unseen. It reads the events
+// name, or connects to a network or disconnects from one, until ctx ends, and with "" when names may have changed unseen. It reads the events
 // of the engines with Docker's API that have known a container: an engine without one is left
 // alone. It is called before Name. When ctx has ended, Unfollow waits for the last call.
 func (n *Namer) Follow(ctx context.Context, renamed func(id string)) {
@@ -61,7 +61,7 @@ func (f *followed) knows(socket string) {
 
 // read reads an engine's events until the stream ends.
 func (f *followed) read(socket string) error {
-	filters := url.Values{"filters": {`{"type":["container"],"event":["rename"]}`}}
+	filters := url.Values{"filters": {`{"type":["container","network"],"event":["rename","connect","disconnect"]}`}}
 	resp, err := askEngine(f.ctx, socket, "/events?"+filters.Encode())
 	if err != nil {
 		return fmt.Errorf("ask %s for events: %w", socket, err)
@@ -71,9 +71,22 @@ func (f *followed) read(socket string) error {
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, mostEvent)
 	for lines.Scan() {
-		var event struct{ Actor struct{ ID string } }
-		if json.Unmarshal(lines.Bytes(), &event) == nil && containerID.MatchString(event.Actor.ID) {
-			f.renamed(event.Actor.ID)
+		var event struct {
+			Type  string
+			Actor struct {
+				ID         string
+				Attributes struct{ Container string }
+			}
+		}
+		if json.Unmarshal(lines.Bytes(), &event) != nil {
+			continue
+		}
+		id := event.Actor.ID
+		if event.Type == "network" {
+			id = event.Actor.Attributes.Container
+		}
+		if containerID.MatchString(id) {
+			f.renamed(id)
 		}
 	}
 	return lines.Err()
