@@ -22,7 +22,7 @@
 #include "lib/discard.h"
 
 /*
- * To a VXLAN device, or past it to the underlay device if the outer headers are
+ * To a tunnel's device, or past it to the underlay device if the outer headers are
  * known; else they are learned from this packet.
  */
 static __noinline int express_by_tunnel(struct __sk_buff *skb, struct half *half)
@@ -35,7 +35,8 @@ static __noinline int express_by_tunnel(struct __sk_buff *skb, struct half *half
 		return TC_ACT_UNSPEC;
 	is_tcp = !is_udp(&pkt.key);
 	if (outer_fits(skb, &pkt, o))
-		return express_encap(skb, &pkt, half, o, is_tcp);
+		return o->ports ? express_encap(skb, &pkt, half, o, is_tcp) :
+				  express_ipip(skb, &pkt, half, o, is_tcp);
 	track_encap(skb, o, tie(&pkt, ttl_of(&pkt) - 1), shared.generation);
 	return express_out(skb, &pkt, half, is_tcp, 1);
 }

@@ -27,11 +27,11 @@ always_inline int decrypted(struct __sk_buff *skb)
  * Decapsulates, rewrites and redirects an inner packet. All checks have been made.
  */
 always_inline int express_decap(struct __sk_buff *skb, struct packet *pkt,
-				struct half *half, int is_tcp)
+				struct half *half, int is_tcp, const __u32 room)
 {
 	void *data;
 
-	if (bpf_skb_adjust_room(skb, -(__s32)INNER_OFF, BPF_ADJ_ROOM_MAC, 0))
+	if (bpf_skb_adjust_room(skb, -(__s32)room, BPF_ADJ_ROOM_MAC, 0))
 		return go_regular(skb, MALFORMED); /* nothing has changed */
 	bpf_set_hash_invalid(skb); /* it may be that of the outer packet */
 	data = (void *)(long)skb->data;
@@ -46,8 +46,8 @@ always_inline int express_decap(struct __sk_buff *skb, struct packet *pkt,
 	return bpf_redirect_peer(half->out_dev, 0);
 }
 
-/* A packet to the VXLAN port of this host. */
-static __noinline int from_wire_vxlan(struct __sk_buff *skb)
+/* A packet to the VXLAN port of this host, or of IPIP. */
+always_inline int from_wire_tunnel(struct __sk_buff *skb, const __u32 room)
 {
 	struct packet pkt;
 	struct half *half;
@@ -57,7 +57,7 @@ static __noinline int from_wire_vxlan(struct __sk_buff *skb)
 	void *data;
 	__u64 now;
 
-	data = parse_inner(skb, &pkt, &reason);
+	data = parse_inner(skb, &pkt, room, &reason);
 	if (!data) {
 		note_keyless(&shared.last_odd, reason, jiffies());
 		return go_regular(skb, NO_ENTRY);
@@ -67,20 +67,30 @@ static __noinline int from_wire_vxlan(struct __sk_buff *skb)
 	if (!o)
 		return go_regular(skb, NO_ENTRY);
 	now = jiffies();
-	sound = hidden(check_outer(data, skb->len, &pkt), now);
+	sound = hidden(check_outer(data, skb->len, &pkt, room), now);
 	reason = hidden(pkt.ending ? TCP_SYN_FIN_RST :
 				     check_decision_inner(skb, &pkt, half, now),
 			now);
 	if (!reason && (o->generation != shared.generation || o->origin != half->in_dev ||
-			!sound || !same_outer(skb, data, o) || skb->gso_size ||
+			!sound || !same_outer(skb, data, o, room) || skb->gso_size ||
 			!ecn_kept(((struct iphdr *)(data + IP_OFF))->tos, pkt.ip->tos)))
 		reason = IDENTITY;
 	/* It must not overtake those that the kernel decapsulates. */
 	if (!reason && !decap_pending(o, now) && !(half->flags & DEV_QUEUE) &&
 	    !queue_pending(half, &shared.last_odd, now))
-		return express_decap(skb, &pkt, half, !is_udp(&pkt.key));
-	track_decap(skb, data, &pkt, o, sound && !decrypted(skb), now);
+		return express_decap(skb, &pkt, half, !is_udp(&pkt.key), room);
+	track_decap(skb, data, &pkt, o, sound && !decrypted(skb), now, room);
 	return go_regular(skb, reason ?: LEASE_ENDED);
+}
+
+static __noinline int from_wire_vxlan(struct __sk_buff *skb)
+{
+	return from_wire_tunnel(skb, INNER_OFF);
+}
+
+static __noinline int from_wire_ipip(struct __sk_buff *skb)
+{
+	return from_wire_tunnel(skb, IPIP_ROOM);
 }
 
 static __noinline int from_wire_unknown(struct __sk_buff *skb)
@@ -92,9 +102,9 @@ static __noinline int from_wire_unknown(struct __sk_buff *skb)
 	return is_vxlan(skb) ? from_wire_vxlan(skb) : go_regular(skb, NO_ENTRY);
 }
 
-/* At a VXLAN device: the packet may be the one that the kernel has decapsulated. */
-always_inline void from_vxlan_device(struct __sk_buff *skb, const struct packet *pkt,
-				     struct half *half, enum reason reason)
+/* At a tunnel's device: the packet may be the one that the kernel has decapsulated. */
+always_inline void from_tunnel_device(struct __sk_buff *skb, const struct packet *pkt,
+				      struct half *half, enum reason reason)
 {
 	struct device *device = device_of(skb);
 	struct outer *o;
@@ -122,6 +132,8 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 	int is_tcp;
 
 	reason = parse(skb, &pkt, v6, mac_header);
+	if (!v6 && may_be_early && reason == NOT_TCP_UDP && is_ipip(skb))
+		return from_wire_ipip(skb);
 	if (reason) {
 		note_odd(skb, v6, mac_header, &shared.last_odd, reason, now);
 		return go_regular(skb, reason);
@@ -147,7 +159,7 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 		return go_regular(skb, COMPOSING);
 	}
 	if (!v6 && !bridged)
-		from_vxlan_device(skb, &pkt, half, reason);
+		from_tunnel_device(skb, &pkt, half, reason);
 	reason = hidden(reason, now);
 	if (may_be_early && pkt.ending && reason) {
 		end_connection(half, &pkt);
@@ -246,7 +258,7 @@ int scon_from_wire(struct __sk_buff *skb)
 	case IPPROTO_TCP:
 		return fast_from_wire(skb, IPPROTO_TCP, 0);
 	}
-	return from_wire_slow(skb);
+	return is_ipip(skb) ? from_wire_ipip(skb) : from_wire_slow(skb);
 }
 
 static __noinline int from_wire_bare_slow(struct __sk_buff *skb)

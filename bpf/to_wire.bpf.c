@@ -56,8 +56,8 @@ always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_h
 	return TC_ACT_UNSPEC;
 }
 
-/* The host's own packets: a VXLAN device may have made them. */
-static __noinline int to_wire_vxlan(struct __sk_buff *skb)
+/* A packet that a tunnel's device may have made. */
+always_inline int learn_tunneled(struct __sk_buff *skb, const __u32 room)
 {
 	struct half *back, *half;
 	enum reason reason;
@@ -65,9 +65,7 @@ static __noinline int to_wire_vxlan(struct __sk_buff *skb)
 	struct outer *o;
 	void *data;
 
-	if ((__u32)jiffies() - shared.last_tunneled > RECENT_TICKS || !is_vxlan(skb))
-		return TC_ACT_UNSPEC;
-	data = parse_inner(skb, &pkt, &reason);
+	data = parse_inner(skb, &pkt, room, &reason);
 	if (!data)
 		return TC_ACT_UNSPEC;
 	reverse(&pkt);
@@ -75,8 +73,18 @@ static __noinline int to_wire_vxlan(struct __sk_buff *skb)
 	half = back ? slot(back->twin) : 0;
 	o = half ? outer_at(back->twin) : 0;
 	if (o)
-		learn_encap(skb, data, &pkt, half, o);
+		learn_encap(skb, data, &pkt, half, o, room);
 	return TC_ACT_UNSPEC;
+}
+
+/* The host's own packets. */
+static __noinline int to_wire_tunneled(struct __sk_buff *skb)
+{
+	if ((__u32)jiffies() - shared.last_tunneled > RECENT_TICKS)
+		return TC_ACT_UNSPEC;
+	if (is_vxlan(skb))
+		return learn_tunneled(skb, INNER_OFF);
+	return is_ipip(skb) ? learn_tunneled(skb, IPIP_ROOM) : TC_ACT_UNSPEC;
 }
 
 /* Not inlined, so that no registers are saved for express packets. */
@@ -115,7 +123,7 @@ int scon_to_wire(struct __sk_buff *skb)
 	if (has_cb(skb, CB_EXPRESS))
 		return TC_ACT_UNSPEC;
 	if (!skb->ingress_ifindex)
-		return shared.tunnel_port ? to_wire_vxlan(skb) : TC_ACT_UNSPEC;
+		return shared.tunnels ? to_wire_tunneled(skb) : TC_ACT_UNSPEC;
 	compose_early(skb);
 	return to_wire_regular(skb);
 }

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 30
+#define LAYOUT_VERSION 31
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -44,6 +44,9 @@ enum early {
 	EARLY_FROM_SECOND, /* a connection's second packet may be decided by, too */
 };
 
+/* In tunnels of the settings, above the port. */
+#define TUNNEL_IPIP (1 << 16)
+
 /*
  * Settings that change at run time. The daemon writes them through mmap, except
  * heartbeat, which program `beat` writes. All programs read them.
@@ -52,8 +55,8 @@ struct settings {
 	__u32 generation; /* current generation of decisions; never 0 */
 	__u32 paused;
 	__u64 seed; /* of the table's hash */
-	__u32 tunnel_port; /* UDP port of the VXLAN device that may be bypassed, in
-			      network order, or 0 */
+	__u32 tunnels; /* UDP port of the VXLAN device that may be bypassed, in network
+			  order, or 0; TUNNEL_IPIP if a device of IPIP may be */
 	__u32 layout; /* LAYOUT_VERSION, in every layout here */
 	__u64 heartbeat; /* jiffies: all 64 bits, since 32 would come back to a dead
 			    daemon's last one */
@@ -102,7 +105,7 @@ enum slot_state {
 
 /* Flags of devices, and of the output device of a half. */
 #define DEV_QUEUE (1 << 0) /* has a qdisc or filters: deliver through its egress */
-#define DEV_TUNNEL (1 << 1) /* VXLAN device that may be bypassed: tunnel.h */
+#define DEV_TUNNEL (1 << 1) /* VXLAN or IPIP device that may be bypassed: tunnel.h */
 #define DEV_SPREAD (1 << 5) /* uplink of one of several next hops: spread.h */
 /* Flags of a half: both ends are containers, out_dev is the receiver's port ... */
 #define PATH_BETWEEN (1 << 2)
@@ -133,7 +136,7 @@ enum slot_state {
 #define DEV_OUTSIDE (1 << 11)
 
 /*
- * Outer headers of a half's packets that leave or arrive by a VXLAN device that
+ * Outer headers of a half's packets that leave or arrive by a VXLAN or IPIP device that
  * may be bypassed. Valid only while `generation` is the current one and the half
  * has a valid decision. Recorded where the outer packet leaves or arrives.
  */
@@ -142,12 +145,12 @@ struct outer {
 	__u32 macs_end; /* and the other 4 */
 	__u32 dev; /* underlay device */
 	__u64 addrs; /* source | destination << 32 */
-	__u32 ports; /* source | destination << 16 */
+	__u32 ports; /* source | destination << 16; 0 for IPIP */
 	__be32 vni; /* with the reserved byte */
 	__u32 mark; /* at dev */
 	__u32 priority; /* out: at dev */
-	__u32 origin; /* out: skb hash, from which the source port follows;
-			 in: ifindex of the VXLAN device */
+	__u32 origin; /* out: skb hash, from which the source port follows, 0 for IPIP;
+			 in: ifindex of the tunnel's device */
 	__u32 when; /* in: jiffies, latest packet left to the kernel to decapsulate */
 	__u32 generation;
 	__u32 probe; /* tie of the packet that is being tracked, 0 = none */

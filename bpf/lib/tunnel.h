@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Express packets of a VXLAN device bypass the device and the stack beneath it. Two
- * decisions are combined: the half has the path between the container and the VXLAN
+ * Express packets of a VXLAN or IPIP device bypass the device and the stack beneath it.
+ * Two decisions are combined: the half has the path between the container and that
  * device, its struct outer the headers on the underlay.
  *
- * Out: to_wire at the VXLAN device, or from_container, tracks a packet into the
+ * Out: to_wire at the tunnel's device, or from_container, tracks a packet into the
  * device; to_wire at the underlay device recognizes it and records its outer headers.
  * In: from_wire at the underlay device tracks a packet that the kernel decapsulates;
- * from_wire at the VXLAN device recognizes it. Only then has it passed the rules and
+ * from_wire at the tunnel's device recognizes it. Only then has it passed the rules and
  * the device's own checks.
  */
 #pragma once
@@ -25,7 +25,7 @@ always_inline struct outer *outer_of(const struct half *half)
 	return twin ? outer_at(twin->twin) : 0;
 }
 
-/* Ties the packet at the VXLAN device to the one at the underlay. Never 0. */
+/* Ties the packet at the tunnel's device to the one at the underlay. Never 0. */
 always_inline __u32 inner_tie(const struct packet *pkt)
 {
 	/* GRO may have merged TCP segments: the end is that of the last one. */
@@ -38,7 +38,7 @@ always_inline __u32 inner_tie(const struct packet *pkt)
  * Out of the container.
  */
 
-/* Tracks the packet with this tie through the VXLAN device. */
+/* Tracks the packet with this tie through the tunnel's device. */
 always_inline void track_encap(struct __sk_buff *skb, struct outer *o, __u32 tied,
 			       __u32 generation)
 {
@@ -52,37 +52,34 @@ always_inline void track_encap(struct __sk_buff *skb, struct outer *o, __u32 tie
 
 always_inline int outer_is_known(struct __sk_buff *skb, const void *data,
 				 const struct packet *pkt, const struct outer *o,
-				 __u32 hash)
+				 __u32 hash, const __u32 room)
 {
 	const struct iphdr *ip = data + IP_OFF;
-	const struct udphdr *udp = data + OUTER_L4_OFF;
-	const struct vxlan *vxlan = data + VXLAN_OFF;
 	__be16 df = bpf_htons(IP_DF);
 
 	return o->macs == load64(data) && o->macs_end == load32(data + 8) &&
 	       o->dev == skb->ifindex && o->addrs == load64(&ip->saddr) &&
-	       o->ports == load32(udp) && o->vni == vxlan->vni && o->mark == skb->mark &&
-	       o->priority == skb->priority && o->origin == hash &&
-	       o->frag == (ip->frag_off & df) &&
+	       o->ports == outer_ports(data, room) && o->vni == outer_vni(data, room) &&
+	       o->mark == skb->mark && o->priority == skb->priority &&
+	       o->origin == hash && o->frag == (ip->frag_off & df) &&
 	       o->inner_frag == (pkt->ip->frag_off & df) &&
 	       o->tos == (ip->tos & DSCP_MASK) && o->ttl == ip->ttl &&
-	       o->inner_ttl == pkt->ip->ttl && o->sums == !!udp->check;
+	       o->inner_ttl == pkt->ip->ttl && o->sums == outer_sums(data, room);
 }
 
 always_inline void record_outer(struct __sk_buff *skb, const void *data,
-				const struct packet *pkt, struct outer *o, __u32 hash)
+				const struct packet *pkt, struct outer *o, __u32 hash,
+				const __u32 room)
 {
 	const struct iphdr *ip = data + IP_OFF;
-	const struct udphdr *udp = data + OUTER_L4_OFF;
-	const struct vxlan *vxlan = data + VXLAN_OFF;
 	__be16 df = bpf_htons(IP_DF);
 
 	o->macs = load64(data);
 	o->macs_end = load32(data + 8);
 	o->dev = skb->ifindex;
 	o->addrs = load64(&ip->saddr);
-	o->ports = load32(udp);
-	o->vni = vxlan->vni;
+	o->ports = outer_ports(data, room);
+	o->vni = outer_vni(data, room);
 	o->mark = skb->mark;
 	o->priority = skb->priority;
 	o->origin = hash;
@@ -91,7 +88,7 @@ always_inline void record_outer(struct __sk_buff *skb, const void *data,
 	o->tos = ip->tos & DSCP_MASK;
 	o->ttl = ip->ttl;
 	o->inner_ttl = pkt->ip->ttl;
-	o->sums = !!udp->check;
+	o->sums = outer_sums(data, room);
 }
 
 /*
@@ -99,13 +96,11 @@ always_inline void record_outer(struct __sk_buff *skb, const void *data,
  */
 always_inline void learn_encap(struct __sk_buff *skb, const void *data,
 			       const struct packet *pkt, struct half *half,
-			       struct outer *o)
+			       struct outer *o, const __u32 room)
 {
 	const struct iphdr *ip = data + IP_OFF;
-	const struct udphdr *udp = data + OUTER_L4_OFF;
-	const struct vxlan *vxlan = data + VXLAN_OFF;
 	__u32 len = wire_len(skb, pkt), generation = o->probe_generation,
-	      hash = skb->hash;
+	      hash = room == IPIP_ROOM ? 0 : skb->hash;
 	int known;
 
 	if (!o->probe || o->probe != tie(pkt, ttl_of(pkt)))
@@ -115,13 +110,12 @@ always_inline void learn_encap(struct __sk_buff *skb, const void *data,
 		o->generation = 0;
 		return;
 	}
-	if (o->tracked != stamp_of(skb, generation) || !hash ||
-	    vxlan->flags != VXLAN_FLAGS || vxlan->vni & bpf_htonl(0xff) ||
-	    half->out_macs != macs_of(pkt) || half->out_macs_end != macs_end_of(pkt) ||
-	    bpf_ntohs(udp->len) != pkt->len + INNER_OFF - sizeof(*ip) ||
+	if (o->tracked != stamp_of(skb, generation) || (room != IPIP_ROOM && !hash) ||
+	    !is_plain(data, pkt, room) || half->out_macs != macs_of(pkt) ||
+	    half->out_macs_end != macs_end_of(pkt) ||
 	    (ip->tos & ECN_MASK) != ecn_encap(pkt->ip->tos) || is_multicast(load64(data)))
 		return;
-	known = outer_is_known(skb, data, pkt, o, hash);
+	known = outer_is_known(skb, data, pkt, o, hash, room);
 	if (known && o->generation == shared.generation &&
 	    generation == shared.generation) {
 		if (len > o->max_len)
@@ -132,7 +126,7 @@ always_inline void learn_encap(struct __sk_buff *skb, const void *data,
 	if (!known) {
 		/* From the next jiffy on, as in learn_egress(). */
 		half->lease_from = jiffies() + 1;
-		record_outer(skb, data, pkt, o, hash);
+		record_outer(skb, data, pkt, o, hash, room);
 	}
 	o->max_len = len;
 	__sync_lock_test_and_set(&o->generation, generation);
@@ -143,7 +137,7 @@ always_inline int outer_fits(struct __sk_buff *skb, const struct packet *pkt,
 			     const struct outer *o)
 {
 	return o->generation == shared.generation &&
-	       (!skb->hash || skb->hash == o->origin) &&
+	       (!o->origin || !skb->hash || skb->hash == o->origin) &&
 	       pkt->ip->ttl - 1 == o->inner_ttl &&
 	       (pkt->ip->frag_off & bpf_htons(IP_DF)) == o->inner_frag &&
 	       pkt->len + INNER_OFF <= 0xffff &&
@@ -206,25 +200,52 @@ always_inline int express_encap(struct __sk_buff *skb, struct packet *pkt,
 	return bpf_redirect(o->dev, 0);
 }
 
+/* The same by IPIP. rewrite4() writes MAC addresses where the outer header ends. */
+always_inline int express_ipip(struct __sk_buff *skb, struct packet *pkt,
+			       struct half *half, const struct outer *o, int is_tcp)
+{
+	__u8 tos = pkt->ip->tos;
+	void *data;
+
+	if (bpf_skb_adjust_room(skb, IPIP_ROOM, BPF_ADJ_ROOM_MAC,
+				BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4))
+		return go_regular(skb, MALFORMED); /* nothing has changed */
+	data = (void *)(long)skb->data;
+	if (data + IPIP_ROOM + L4_OFF + sizeof(struct udphdr) >
+	    (void *)(long)skb->data_end)
+		return TC_ACT_SHOT;
+	count_express(half, pkt, is_tcp);
+	pkt->ip = data + IPIP_ROOM + IP_OFF;
+	if (rewrite4(skb, pkt, half, is_tcp, IPIP_ROOM, 1))
+		return TC_ACT_SHOT;
+	data = (void *)(long)skb->data;
+	if (data + L4_OFF > (void *)(long)skb->data_end)
+		return TC_ACT_SHOT;
+	write_outer_ip(data, o, pkt->len, IPPROTO_IPIP, tos,
+		       outer_id(skb->gso_segs ?: 1));
+	skb->mark = o->mark;
+	skb->priority = o->priority;
+	set_cb(skb, CB_EXPRESS);
+	return bpf_redirect(o->dev, 0);
+}
+
 /*
  * Into the container.
  */
 
 /* Whether the outer headers are the recorded ones. */
 always_inline int same_outer(struct __sk_buff *skb, const void *data,
-			     const struct outer *o)
+			     const struct outer *o, const __u32 room)
 {
 	const struct iphdr *ip = data + IP_OFF;
 
 	return o->macs == load64(data) && o->macs_end == load32(data + 8) &&
 	       o->dev == skb->ifindex && o->mark == skb->mark &&
-	       o->addrs == load64(&ip->saddr) &&
-	       o->ports == load32(data + OUTER_L4_OFF) &&
-	       o->vni == ((const struct vxlan *)(data + VXLAN_OFF))->vni &&
-	       o->tos == (ip->tos & DSCP_MASK);
+	       o->addrs == load64(&ip->saddr) && o->ports == outer_ports(data, room) &&
+	       o->vni == outer_vni(data, room) && o->tos == (ip->tos & DSCP_MASK);
 }
 
-/* Whether a packet may still be between the kernel's underlay and VXLAN devices. */
+/* Whether a packet may still be between the kernel's underlay and tunnel devices. */
 always_inline int decap_pending(const struct outer *o, __u32 now)
 {
 	return o->probe && now - o->when <= RECENT_TICKS;
@@ -237,11 +258,11 @@ always_inline int decap_pending(const struct outer *o, __u32 now)
  */
 always_inline void track_decap(struct __sk_buff *skb, const void *data,
 			       const struct packet *pkt, struct outer *o, int to_record,
-			       __u32 now)
+			       __u32 now, const __u32 room)
 {
 	const struct iphdr *ip = data + IP_OFF;
 	__u32 generation = shared.generation;
-	int same = same_outer(skb, data, o);
+	int same = same_outer(skb, data, o, room);
 
 	o->probe = 0;
 	if (to_record && o->generation != generation && !same) {
@@ -251,11 +272,12 @@ always_inline void track_decap(struct __sk_buff *skb, const void *data,
 		o->dev = skb->ifindex;
 		o->mark = skb->mark;
 		o->addrs = load64(&ip->saddr);
-		o->ports = load32(data + OUTER_L4_OFF);
-		o->vni = ((const struct vxlan *)(data + VXLAN_OFF))->vni;
+		o->ports = outer_ports(data, room);
+		o->vni = outer_vni(data, room);
 		o->tos = ip->tos & DSCP_MASK;
 	}
-	o->probe_generation = to_record && same_outer(skb, data, o) ? generation : 0;
+	o->probe_generation =
+		to_record && same_outer(skb, data, o, room) ? generation : 0;
 	if (same && o->tracked >> 32 == o->probe_generation)
 		skb->tc_index = (__u16)o->tracked;
 	else
@@ -280,7 +302,7 @@ always_inline int is_decapped(struct __sk_buff *skb, const struct packet *pkt,
 }
 
 /*
- * At the VXLAN device: if this decapsulated packet is the tracked one, its outer
+ * At the tunnel's device: if this decapsulated packet is the tracked one, its outer
  * headers become valid. If another packet renews the half's lease, they become
  * invalid.
  */

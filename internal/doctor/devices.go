@@ -120,7 +120,7 @@ func controlled(top discover.Topology) (found []api.Finding) {
 
 // steering reports whether a bridge steers packets.
 func steering(b discover.Bridge) (bool, error) {
-	device, err := discover.OpenDevice(b.Name, b.Index)
+	device, err := discover.OpenDevice(b.Name, b.Index, b.Index)
 	if err != nil {
 		return false, err
 	}

@@ -205,7 +205,7 @@ func (d *Daemon) assemble() (err error) {
 
 		Identify:      d.nameOf,
 		Owner:         d.owners.container,
-		TouchesTunnel: func(port uint16) (rules.Rule, bool) { return d.policy.TouchesTunnel(port) },
+		TouchesTunnel: func(t rules.Tunnel) (rules.Rule, bool) { return d.policy.TouchesTunnel(t) },
 
 		NewGeneration:  d.heartbeat.newGeneration,
 		HasConentries:  d.hasConentries,

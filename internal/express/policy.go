@@ -27,13 +27,13 @@ type policy struct {
 	known   []nfhooks.Hook  // as last listed
 	tracked map[uint8]bool  // and the families whose packets conntrack sees
 	log     *slog.Logger
-	during  func(wait func()) // runs what takes long
-	failed  time.Time         // when they could not be read
-	pause   time.Duration     // how long they are not tried again
-	version uint64            // how often the rules may have changed
-	read    uint64            // how often they were read afresh
-	tunnels map[uint16]bool   // ports that TouchesTunnel was asked about
-	err     error             // why the rules could not be read
+	during  func(wait func())     // runs what takes long
+	failed  time.Time             // when they could not be read
+	pause   time.Duration         // how long they are not tried again
+	version uint64                // how often the rules may have changed
+	read    uint64                // how often they were read afresh
+	tunnels map[rules.Tunnel]bool // that TouchesTunnel was asked about
+	err     error                 // why the rules could not be read
 	drops   drops
 	check   check
 	fresh   func() (*rules.Live, error) // reads the rules anew, outside the loop
@@ -86,7 +86,7 @@ func openPolicy(o rules.Options, log *slog.Logger, during func(wait func())) (po
 	}
 	live := rules.NewLive(o)
 	return policy{
-		live: live, fresh: live.Fresh, foreign: foreign, nft: nft, log: log, during: during, tunnels: make(map[uint16]bool),
+		live: live, fresh: live.Fresh, foreign: foreign, nft: nft, log: log, during: during, tunnels: make(map[rules.Tunnel]bool),
 		check: check{every: checkEvery, next: time.Now().Add(checkEvery)},
 	}, nil
 }
@@ -126,9 +126,9 @@ func (p *policy) follow() (c *rules.Change, err error) {
 }
 
 // TouchesTunnel is that of the rules.
-func (p *policy) TouchesTunnel(port uint16) (rules.Rule, bool) {
-	p.tunnels[port] = true
-	return p.live.TouchesTunnel(port)
+func (p *policy) TouchesTunnel(t rules.Tunnel) (rules.Rule, bool) {
+	p.tunnels[t] = true
+	return p.live.TouchesTunnel(t)
 }
 
 // checkIn compares the rules, if that is due and they have changed since. They are read
@@ -173,8 +173,8 @@ func (p *policy) everything(c *rules.Change) string {
 	if why := c.Everything(); why != "" {
 		return why
 	}
-	for port := range p.tunnels {
-		if c.ConcernsTunnel(port) {
+	for t := range p.tunnels {
+		if c.ConcernsTunnel(t) {
 			return "rules for tunnels changed"
 		}
 	}

@@ -22,7 +22,7 @@ type Flow struct {
 	Oif            int           // 0 until it is recorded
 	Bridged        bool          // one direction is bridged, without an IP router
 	NextHop        net.HardwareAddr
-	// Overlay is the device that packets leave by if they skip Oif, a VXLAN
+	// Overlay is the device that packets leave by if they skip Oif, a tunnel's
 	// device; 0 otherwise.
 	Overlay int
 }

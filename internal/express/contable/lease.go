@@ -43,7 +43,7 @@ func (t *Table) Answered(e *Conentry) bool {
 	return h.Probe != 0 || h.OutDev != 0
 }
 
-// Tunneled reports whether packets of a Conentry may skip a VXLAN device.
+// Tunneled reports whether packets of a Conentry may skip a tunnel's device.
 func (t *Table) Tunneled(e *Conentry) bool { return t.flagged(e, datapath.DevTunnel) }
 
 // Spread reports whether packets of a Conentry leave by one of several next hops.

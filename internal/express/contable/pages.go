@@ -93,7 +93,7 @@ func (t *Table) AddPage(page int, halves []datapath.Half) {
 // WantsOuters returns a page that should have room for outer headers: a tunnel's device
 // may be bypassed. AddOuters is the answer.
 func (t *Table) WantsOuters() (page int, wants bool) {
-	if t.settings.TunnelPort == 0 {
+	if t.settings.Tunnels == 0 {
 		return 0, false
 	}
 	for page := range t.halves {

@@ -104,7 +104,7 @@ func TestOuters(t *testing.T) {
 	if page, wants := b.WantsOuters(); wants {
 		t.Errorf("page %d wants room for outer headers", page)
 	}
-	b.settings.TunnelPort = 0xb512
+	b.settings.Tunnels = 0xb512
 	if page, wants := b.WantsOuters(); !wants || page != 0 {
 		t.Fatalf("page %d wants room for outer headers: %v", page, wants)
 	}

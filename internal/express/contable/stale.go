@@ -49,7 +49,7 @@ func (t *Table) MakeStale(s changes.Scope) bool {
 	if s.Ports != [2]int{} {
 		return t.withdrawPorts(s)
 	}
-	if atomic.LoadUint32(&t.settings.TunnelPort) != 0 {
+	if atomic.LoadUint32(&t.settings.Tunnels) != 0 {
 		return false // outer packets have addresses and next hops of their own
 	}
 	if s.Network.IsValid() {

@@ -119,11 +119,11 @@ func TestMakeStaleIsBounded(t *testing.T) {
 	if !b.MakeStale(network) {
 		t.Error("one Conentry is not looked at")
 	}
-	b.settings.TunnelPort = 1
+	b.settings.Tunnels = 1
 	if b.MakeStale(network) || b.MakeStale(changes.Scope{NextHop: macOf(1)}) {
 		t.Error("outer headers are taken for unconcerned")
 	}
-	b.settings.TunnelPort = 0
+	b.settings.Tunnels = 0
 	n := 0
 	for ; b.MakeStale(network); n++ { // one Conentry a time
 	}

@@ -52,7 +52,7 @@ type Delivery struct {
 	// Queue means that packets must be delivered through the port's queue,
 	// because they would skip its qdisc or filters otherwise.
 	Queue bool
-	// Tunnel means that the device is a VXLAN device that express packets may
+	// Tunnel means that the device is a VXLAN or IPIP device that express packets may
 	// skip: they leave by the device beneath it.
 	Tunnel bool
 	// MAC is the address of the container's device; packets for another

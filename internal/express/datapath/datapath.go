@@ -53,16 +53,19 @@ const (
 	PathBridged = 1 << 3 // and its PATH_BRIDGED
 )
 
-// DevTunnel is the flag of a Half whose packets may skip a VXLAN device, DEV_TUNNEL
+// DevTunnel is the flag of a Half whose packets may skip a tunnel's device, DEV_TUNNEL
 // of bpf/lib/maps.h.
 const DevTunnel = deviceTunnel
+
+// TunnelIPIP in Settings.Tunnels means that a device of IPIP may be skipped, TUNNEL_IPIP.
+const TunnelIPIP = 1 << 16
 
 // DevSpread is that of one whose packets leave by one of several next hops, DEV_SPREAD.
 const DevSpread = deviceSpread
 
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 30
+const LayoutVersion = 31
 
 // Bucket is four places of halves; bpf/lib/maps.h documents it.
 type Bucket = expressBucket

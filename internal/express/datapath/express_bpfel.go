@@ -203,7 +203,7 @@ type expressSettings struct {
 	Generation     uint32
 	Paused         uint32
 	Seed           uint64
-	TunnelPort     uint32
+	Tunnels        uint32
 	Layout         uint32
 	Heartbeat      uint64
 	Early          uint32

@@ -37,3 +37,32 @@ func TestTunnelEnds(t *testing.T) {
 		}
 	}
 }
+
+// Packets may skip a tunnel of IPIP whose outer packets are this namespace's and have no
+// other header than IP's.
+func TestIPIPUplink(t *testing.T) {
+	attrs := netlink.LinkAttrs{Name: "up0", Index: 7, ParentIndex: 3, NetNsID: -1, EncapType: "ipip"}
+	elsewhere := attrs
+	elsewhere.NetNsID = 0
+	remote := net.IPv4(10, 0, 0, 2)
+	for name, c := range map[string]struct {
+		link netlink.Link
+		ipip bool
+	}{
+		"ipip":                         {&netlink.Iptun{LinkAttrs: attrs, Remote: remote}, true},
+		"by devices of another":        {&netlink.Iptun{LinkAttrs: elsewhere, Remote: remote}, false},
+		"in UDP":                       {&netlink.Iptun{LinkAttrs: attrs, Remote: remote, EncapType: 1}, false},
+		"gre":                          {&netlink.Gretun{LinkAttrs: attrs, Remote: remote}, false},
+		"over IPv6, which has no IPIP": {&netlink.Ip6tnl{LinkAttrs: attrs, Remote: net.ParseIP("fd00::2")}, false},
+	} {
+		var s scan
+		s.addUplink(c.link)
+		if len(s.found.Uplinks) != 1 {
+			t.Errorf("%s: uplinks %+v, skipped %+v", name, s.found.Uplinks, s.found.Skipped)
+			continue
+		}
+		if u := s.found.Uplinks[0]; u.IPIP != c.ipip || u.Tunnels() != c.ipip || (u.Below == 3) != c.ipip {
+			t.Errorf("%s: %+v", name, u)
+		}
+	}
+}

@@ -102,6 +102,10 @@ type Uplink struct {
 	// TunnelPort is the UDP destination port of a VXLAN device that sends by
 	// devices of this namespace; 0 for all other devices.
 	TunnelPort uint16
+	// IPIP means that it is a tunnel of IPIP that sends by devices of this namespace: by
+	// the one with the ifindex Below, or by any if that is 0.
+	IPIP  bool
+	Below int
 	// Bridge is the containers' bridge that it is a port of: what this forwards by it is
 	// bridged. It is zero for all other devices.
 	Bridge Bridge
@@ -110,6 +114,9 @@ type Uplink struct {
 	// Wide means that IP sends packets of Wide bytes by it as they are.
 	Wide bool
 }
+
+// Tunnels reports whether packets may skip the uplink.
+func (u Uplink) Tunnels() bool { return u.TunnelPort != 0 || u.IPIP }
 
 // Bare reports whether packets have no MAC header at the uplink.
 func (u Uplink) Bare() bool { return u.MAC == nil }

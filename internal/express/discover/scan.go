@@ -254,6 +254,9 @@ func (s *scan) addUplink(l netlink.Link) {
 	if v, ok := l.(*netlink.Vxlan); ok && a.NetNsID < 0 {
 		u.TunnelPort = uint16(v.Port)
 	}
+	if tunnel, ok := l.(*netlink.Iptun); ok && a.NetNsID < 0 && tunnel.EncapType == 0 {
+		u.IPIP, u.Below = true, a.ParentIndex
+	}
 	if a.EncapType != "ether" || len(a.HardwareAddr) != 6 {
 		u.MAC = nil
 		if why := whyNotBare(l); why != "" {

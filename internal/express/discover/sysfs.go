@@ -21,9 +21,10 @@ import (
 // Device is the sysfs directory of a device.
 type Device struct{ dir *os.File }
 
-// OpenDevice opens a device of this namespace that has no peer.
-func OpenDevice(name string, index int) (*Device, error) {
-	return openDevice(place{name: name, index: index, peer: index})
+// OpenDevice opens a device of this namespace. peer is its own ifindex, or, of a tunnel of
+// IP, that of the device below it, 0 for any.
+func OpenDevice(name string, index, peer int) (*Device, error) {
+	return openDevice(place{name: name, index: index, peer: peer})
 }
 
 // Close closes the directory.

@@ -41,9 +41,9 @@ type Options struct {
 	Identify func(context.Context, discover.Port) discover.Container
 	// Owner is the container that a device was made for, if that is known.
 	Owner func(dev string) (discover.Container, bool)
-	// TouchesTunnel finds a rule that judges single packets and that packets to
+	// TouchesTunnel finds a rule that judges single packets and that packets of
 	// a UDP port, of a VXLAN device, may reach.
-	TouchesTunnel func(port uint16) (rules.Rule, bool)
+	TouchesTunnel func(t rules.Tunnel) (rules.Rule, bool)
 
 	// NewGeneration makes every decision stale.
 	NewGeneration func(reason string)

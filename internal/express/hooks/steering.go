@@ -26,7 +26,7 @@ func (s steering) set(want []discover.Bridge, all bool) {
 		wanted[b.Index] = true
 		fresh := s[b.Index] == nil
 		if fresh {
-			s[b.Index] = &steeredBridge{rps: rps{name: b.Name, index: b.Index}}
+			s[b.Index] = &steeredBridge{rps: rps{b.Name, b.Index, b.Index, nil}}
 		}
 		if fresh || all {
 			s[b.Index].look()
@@ -90,12 +90,13 @@ func (s steering) close() {
 type rps struct {
 	name   string
 	index  int
+	peer   int              // as discover.OpenDevice has it
 	device *discover.Device // nil until then
 }
 
 func (r *rps) steers() (steers bool, err error) {
 	if r.device == nil {
-		if r.device, err = discover.OpenDevice(r.name, r.index); err != nil {
+		if r.device, err = discover.OpenDevice(r.name, r.index, r.peer); err != nil {
 			return false, err
 		}
 	}

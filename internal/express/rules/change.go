@@ -1,12 +1,9 @@
 package rules
 
 import (
-	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/scon-project/scon/internal/express/conntrack"
 )
 
 // Change is what a transaction of the rules has changed. It is valid until the next
@@ -405,11 +402,11 @@ func (m *machine) differs(r *rule) bool {
 }
 
 // ConcernsTunnel is Concerns for the outer packets of a tunnel, see TouchesTunnel.
-func (c *Change) ConcernsTunnel(port uint16) bool {
+func (c *Change) ConcernsTunnel(t Tunnel) bool {
 	if c.why != "" {
 		return true
 	}
-	conn := tunnelConn(port)
+	conn := t.conn()
 	m := machine{hit: goOn, change: c}
 	for _, s := range c.spots {
 		for _, b := range c.bases {
@@ -432,15 +429,6 @@ func (c *Change) ConcernsTunnel(port uint16) bool {
 		}
 	}
 	return slices.ContainsFunc(c.ends, (*base).outer) || c.legacyMayMatchTunnel(&conn)
-}
-
-// tunnelConn is what is known of a tunnel's outer packets.
-func tunnelConn(port uint16) Conn {
-	to := netip.AddrPortFrom(netip.Addr{}, port)
-	return Conn{Conn: conntrack.Conn{
-		Orig:  conntrack.Tuple{Proto: unix.IPPROTO_UDP, Dst: to},
-		Reply: conntrack.Tuple{Proto: unix.IPPROTO_UDP, Src: to},
-	}}
 }
 
 // outerForm is the form of the outer packets of a tunnel, in one direction.

@@ -285,11 +285,11 @@ func testLiveFollows(t *testing.T, seed uint64, changes, tuples int) {
 			if lives != reads || lives && live.Why != read.Why && !sameRules([]Rule{live}, []Rule{read}) && len(f.PerPacket()) == 1 {
 				t.Fatalf("change %d: %+v: followed %v %v, read afresh %v %v, after:\n%s", i, conn, live, lives, read, reads, script)
 			}
-			if port := uint16(g.r.IntN(4)); true {
-				_, lives := f.TouchesTunnel(port)
-				_, reads := ruleset.TouchesTunnel(port)
+			for _, tunnel := range []Tunnel{{unix.IPPROTO_UDP, uint16(g.r.IntN(4))}, {Proto: unix.IPPROTO_IPIP}} {
+				_, lives := f.TouchesTunnel(tunnel)
+				_, reads := ruleset.TouchesTunnel(tunnel)
 				if lives != reads {
-					t.Fatalf("change %d: tunnel %d: followed %v, read afresh %v, after:\n%s", i, port, lives, reads, script)
+					t.Fatalf("change %d: tunnel %v: followed %v, read afresh %v, after:\n%s", i, tunnel, lives, reads, script)
 				}
 			}
 			if live, read := f.Untracked(conn), ruleset.Untracked(conn); live != read {

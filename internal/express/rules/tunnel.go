@@ -1,10 +1,22 @@
 package rules
 
+import (
+	"net/netip"
+
+	"github.com/scon-project/scon/internal/express/conntrack"
+)
+
+// Tunnel is what is known of a tunnel's outer packets, which this host sends and
+// receives over IPv4.
+type Tunnel struct {
+	Proto uint8  // UDP or IPIP
+	Port  uint16 // destination of UDP
+}
+
 // TouchesTunnel finds a rule that judges single packets and that the outer
-// packets of a tunnel may reach: UDP over IPv4 to a port, sent or received by
-// this host. Nothing else is known of them.
-func (r Ruleset) TouchesTunnel(port uint16) (found Rule, touched bool) {
-	conn := tunnelConn(port)
+// packets of a tunnel may reach.
+func (r Ruleset) TouchesTunnel(t Tunnel) (found Rule, touched bool) {
+	conn := t.conn()
 	for _, b := range r.outer {
 		b.followOuter(&conn, func(hit *rule, why string) bool {
 			found, touched = hit.describe(why), true
@@ -22,4 +34,13 @@ func (b *base) followOuter(c *Conn, hit func(r *rule, why string) bool) {
 	f := b.outerForm(c)
 	m := machine{hit: hit, form: &f, budget: maxRules}
 	m.run(b.chain, 0)
+}
+
+// conn is the connection of a tunnel's outer packets.
+func (t Tunnel) conn() Conn {
+	to := netip.AddrPortFrom(netip.Addr{}, t.Port)
+	return Conn{Conn: conntrack.Conn{
+		Orig:  conntrack.Tuple{Proto: t.Proto, Dst: to},
+		Reply: conntrack.Tuple{Proto: t.Proto, Src: to},
+	}}
 }

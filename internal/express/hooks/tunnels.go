@@ -8,32 +8,34 @@ import (
 	"math/bits"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/express/rules"
 )
 
-// tunnels are the VXLAN devices among the uplinks. Express packets may skip them
+// tunnels are the VXLAN and IPIP devices among the uplinks. Express packets may skip them
 // and the stack beneath: they leave with the headers that the device gives them,
 // and are decapsulated where they arrive.
 type tunnels struct {
 	dp            *datapath.Datapath
 	log           *slog.Logger
 	newGeneration func(reason string)
-	touches       func(port uint16) (rules.Rule, bool)
+	touches       func(t rules.Tunnel) (rules.Rule, bool)
 	open          map[int]*tunnel
 }
 
-// tunnel is one VXLAN device.
+// tunnel is one of them.
 type tunnel struct {
 	rps
 	kept string // why packets do not skip it, "" if they do
 }
 
-// Tunnel is a VXLAN device that express packets do not skip.
+// Tunnel is a VXLAN or IPIP device that express packets do not skip.
 type Tunnel struct{ Dev, Why string }
 
-// KeptTunnels lists the VXLAN devices that express packets do not skip.
+// KeptTunnels lists the tunnels' devices that express packets do not skip.
 func (h *Hooks) KeptTunnels() (all []Tunnel) {
 	for _, index := range slices.Sorted(maps.Keys(h.tunnels.open)) {
 		if t := h.tunnels.open[index]; t.kept != "" {
@@ -43,40 +45,45 @@ func (h *Hooks) KeptTunnels() (all []Tunnel) {
 	return all
 }
 
-// SetTunnels writes for the programs which VXLAN devices may be skipped. The loop
+// SetTunnels writes for the programs which tunnels' devices may be skipped. The loop
 // calls it when the rules have changed, too.
 func (h *Hooks) SetTunnels() { h.tunnels.set(h.uplinks, h.qdiscs, h.path.xdp) }
 
-// set decides about the VXLAN devices among uplinks. qdiscs and xdp are what the
+// set decides about the tunnels' devices among uplinks. qdiscs and xdp are what the
 // devices have, by ifindex.
 func (v *tunnels) set(uplinks map[int]discover.Uplink, qdiscs map[int]string, xdp map[int]bool) {
 	for index, t := range v.open {
-		if uplinks[index].TunnelPort == 0 {
+		if !uplinks[index].Tunnels() {
 			t.close()
 			delete(v.open, index)
 		}
 	}
 	var port uint16
+	var skipped uint32
 	for _, index := range slices.Sorted(maps.Keys(uplinks)) {
 		u := uplinks[index]
-		if u.TunnelPort == 0 {
+		if !u.Tunnels() {
 			continue
 		}
 		kept := ""
 		switch {
-		case port != 0 && port != u.TunnelPort:
+		case port != 0 && u.TunnelPort != 0 && port != u.TunnelPort:
 			kept = "only one port of VXLAN is supported, and other devices use another"
 		case xdp[index]:
 			kept = "an XDP program at " + u.Name
 		default:
 			kept = v.keeps(u, qdiscs[index])
 		}
-		if kept == "" {
+		switch {
+		case kept != "":
+		case u.IPIP:
+			skipped = datapath.TunnelIPIP
+		default:
 			port = u.TunnelPort
 		}
 		v.setOne(u, kept)
 	}
-	v.dp.Settings().TunnelPort = uint32(bits.ReverseBytes16(port))
+	v.dp.Settings().Tunnels = skipped | uint32(bits.ReverseBytes16(port))
 }
 
 // setOne writes whether packets skip a device, if that has changed.
@@ -86,20 +93,23 @@ func (v *tunnels) setOne(u discover.Uplink, kept string) {
 		return
 	}
 	if t == nil {
-		t = &tunnel{rps: rps{name: u.Name, index: u.Index}}
+		t = &tunnel{rps: rps{u.Name, u.Index, u.Index, nil}}
+		if u.IPIP {
+			t.peer = u.Below
+		}
 		v.open[u.Index] = t
 		kept = cmp.Or(kept, t.steering())
 	}
 	t.kept = kept
-	if err := v.dp.Track(u.Index, datapath.Delivery{Queue: true, Tunnel: kept == ""}); err != nil {
-		v.log.Error("tracking a VXLAN device", "dev", u.Name, "error", err)
+	if err := v.dp.Track(u.Index, datapath.Delivery{Bare: u.Bare(), Queue: true, Tunnel: kept == ""}); err != nil {
+		v.log.Error("tracking a tunnel's device", "dev", u.Name, "error", err)
 		return
 	}
 	v.newGeneration("what skips " + u.Name)
 	v.log.Debug("tunnel", "dev", u.Name, "kept", kept)
 }
 
-// keeps returns what packets would skip with a VXLAN device, "" if nothing; qdisc
+// keeps returns what packets would skip with a tunnel's device, "" if nothing; qdisc
 // is the kind of its qdisc.
 func (v *tunnels) keeps(u discover.Uplink, qdisc string) string {
 	control, err := discover.Control(u.Index, qdisc, v.dp.Programs())
@@ -109,7 +119,7 @@ func (v *tunnels) keeps(u discover.Uplink, qdisc string) string {
 	if control != "" {
 		return control + " at " + u.Name
 	}
-	if rule, touched := v.touches(u.TunnelPort); touched {
+	if rule, touched := v.touches(outerOf(u)); touched {
 		return "a rule that judges single packets may touch the tunnel's own: " + rule.String()
 	}
 	if t := v.open[u.Index]; t != nil {
@@ -118,13 +128,21 @@ func (v *tunnels) keeps(u discover.Uplink, qdisc string) string {
 	return ""
 }
 
+// outerOf is what is known of the packets that a tunnel's device sends.
+func outerOf(u discover.Uplink) rules.Tunnel {
+	if u.IPIP {
+		return rules.Tunnel{Proto: unix.IPPROTO_IPIP}
+	}
+	return rules.Tunnel{Proto: unix.IPPROTO_UDP, Port: u.TunnelPort}
+}
+
 func (v *tunnels) close() {
 	for _, t := range v.open {
 		t.close()
 	}
 }
 
-// steering returns that a VXLAN device steers packets to other CPUs, where those that skip
+// steering returns that a tunnel's device steers packets to other CPUs, where those that skip
 // it would overtake them, or that this cannot be read; "" if it does not.
 func (t *tunnel) steering() string {
 	switch steers, err := t.steers(); {
