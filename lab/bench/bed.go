@@ -20,6 +20,7 @@ type bed struct {
 	lab        *lab.Lab
 	uplink     string                // device of the measured routes
 	wire       string                // device that all packets of the uplink cross, also those of a flowtable
+	offload    string                // device of the flowtable beside the ports
 	settings   string                // the daemon's settings
 	daemonNode string                // the daemon's node
 	ports      []string              // ports of the measured containers
@@ -51,7 +52,7 @@ func openBed(e Experiment) (*bed, error) {
 // openLab builds a lab for one experiment, without peers.
 func openLab(e Experiment) (b *bed, err error) {
 	b = &bed{
-		uplink: lab.Uplink, wire: lab.Uplink, daemonNode: lab.Device,
+		uplink: lab.Uplink, wire: lab.Uplink, offload: lab.Uplink, daemonNode: lab.Device,
 		ports: []string{lab.Port(1)}, nodes: []string{lab.Edge, Native.node, Container.node},
 		peers: map[string]*peer.Peer{}, serverNode: lab.Edge, server: lab.EdgeAddr,
 	}
@@ -60,7 +61,8 @@ func openLab(e Experiment) (b *bed, err error) {
 	case e.Path != nil:
 		b.byBridge, opts.Containers = true, e.Path.containers()
 	case e.Uplink != "":
-		b.server, opts.Uplink, b.uplink, b.wire = lab.SecondEdge, e.Uplink, lab.Second, wireOf(e.Uplink)
+		b.server, opts.Uplink, b.uplink = lab.SecondEdge, e.Uplink, lab.Second
+		b.wire, b.offload = wireOf(e.Uplink)
 		// The lab's wire below a bridge resembles a container's port.
 		b.settings = fmt.Sprintf("bridges: [%s]\nuplinks: [%s, %s]\n", lab.Bridge, lab.Uplink, lab.Second)
 	case e.Overlay:
@@ -148,7 +150,7 @@ func (b *bed) ready(ctx context.Context, mode Mode) error {
 	}
 	if mode.flowtable {
 		b.flowtable = true
-		return b.lab.Do(lab.Device, func() error { return loadFlowtable(b.server, append([]string{b.wire}, b.ports...)) })
+		return b.lab.Do(lab.Device, func() error { return loadFlowtable(b.server, append([]string{b.offload}, b.ports...)) })
 	}
 	if !mode.express {
 		return nil

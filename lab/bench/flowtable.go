@@ -49,16 +49,18 @@ func OpenFlowtable(in string, devices ...string) (remove func() error, err error
 }
 
 // wireOf returns the device that packets of a second uplink cross, also with a
-// flowtable. A flowtable resolves VLAN devices and bridges to the devices below
-// them.
-func wireOf(kind string) string {
+// flowtable, and the device that this has. A flowtable resolves VLAN devices and bridges
+// to the devices below them; express packets skip that of IPIP.
+func wireOf(kind string) (wire, offload string) {
 	switch kind {
 	case lab.UplinkVLAN:
-		return lab.Uplink
+		return lab.Uplink, lab.Uplink
 	case lab.UplinkBridge:
-		return lab.FirstPort
+		return lab.FirstPort, lab.FirstPort
+	case lab.UplinkIPIP:
+		return lab.Uplink, lab.Second
 	default:
-		return lab.Second
+		return lab.Second, lab.Second
 	}
 }
 
