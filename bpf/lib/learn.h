@@ -150,6 +150,8 @@ always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt
 
 	set_time(&shared.last_probe, jiffies());
 	unstamp(skb);
+	if (reason != MALFORMED)
+		note_reply(half); /* conntrack sees it, whatever becomes of it */
 	if (half->state == SLOT_CLOSED || reason == TTL_EXPIRES || reason == MALFORMED ||
 	    is_multicast(macs_of(pkt)))
 		return;
@@ -159,7 +161,6 @@ always_inline void learn_ingress(struct __sk_buff *skb, const struct packet *pkt
 			half->proto.report_after = TCP_REPORT_FIRST;
 		half->ack = bpf_ntohl(pkt->ack);
 	}
-	note_reply(half);
 	advance(half, pkt);
 	if (half->flags & PATH_PENDING && half->probe && reason != TOO_LONG)
 		return; /* a longer packet may be tracked */

@@ -156,6 +156,14 @@ func TestFirstReply(t *testing.T) {
 
 			b.enters(back) // and is dropped
 			b.goesRegular(there, "new_generation")
+			b.leaves(there)
+			b.nextTick()
+			b.goesExpress(there)
+
+			expires := back
+			expires.enter.ttl = 1 // IP drops it when conntrack has seen it
+			b.enters(expires)
+			b.goesRegular(there, "new_generation")
 			b.enters(back)
 			b.leaves(there)
 			b.nextTick()
