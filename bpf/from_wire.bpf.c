@@ -144,7 +144,7 @@ always_inline int slow_from_wire(struct __sk_buff *skb, int v6, const __u32 mac_
 		return v6 || !mac_header || bridged ? go_regular(skb, NO_ENTRY) :
 						      from_wire_unknown(skb);
 	if (pkt.ending && !(may_be_early && is_early_fin(half, &pkt))) {
-		if (may_be_early && is_too_soon(half, tcp_flags(&pkt)))
+		if (is_too_soon(half, tcp_flags(&pkt)))
 			return TC_ACT_SHOT;
 		end_connection(half, &pkt);
 		return go_regular(skb, TCP_SYN_FIN_RST);
