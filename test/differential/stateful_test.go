@@ -70,7 +70,7 @@ var stateful = []feature{
 	{"forward_filter", "tcp flags vmap { ack : accept, ack | psh : drop }", ""},
 	{"forward_filter", "@ih,0,8 0x61 drop", ""},
 	{"forward_filter", "meta iifkind veth drop", "-m physdev --physdev-is-bridged -j DROP"},
-	{"pre_mangle", "fib daddr . mark type local drop", "-m rpfilter --validmark --invert -j DROP"},
+	{"pre_mangle", "fib daddr . mark type local meta mark set 7", "-m rpfilter --validmark --invert -j DROP"},
 	{"pre_mangle", "fib saddr . mark . iif oif 0 drop", "-m rpfilter --loose --invert -j DROP"},
 	{"forward_filter", "udp length > 100 drop", "-m addrtype --dst-type UNICAST --limit-iface-out -j DROP"},
 	{"forward_filter", "@nh,4,4 > 5 drop", "-m recent --name dd --update --seconds 60 --hitcount 12 -j DROP"},
