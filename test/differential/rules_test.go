@@ -130,7 +130,7 @@ var overIPv6 = strings.NewReplacer(
 
 // forIPv6 translates a rule to IPv6, if there is such a rule.
 func forIPv6(text string) (string, bool) {
-	for _, only := range []string{"--ecn-tcp-remove", "0>>22", "u32", "@nh", "bytecode", "realm"} {
+	for _, only := range []string{"--ecn-tcp-remove", "0>>22", "u32", "@nh", "bytecode", "realm", "TEE"} {
 		if strings.Contains(text, only) {
 			return "", false
 		}
