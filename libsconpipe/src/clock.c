@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,7 +17,11 @@ int64_t now_ns(void)
 
 int spin_default(void)
 {
-	return sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPIN_US : 0;
+	static atomic_int known = -1; /* glibc reads a file for the number */
+
+	if (known < 0)
+		known = sysconf(_SC_NPROCESSORS_ONLN) > 1 ? SPIN_US : 0;
+	return known;
 }
 
 /* Spinning is useless while the peer waits for a CPU: after SPIN_MISSES failures in a
