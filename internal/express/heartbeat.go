@@ -14,6 +14,9 @@ import (
 // inert after five that are missing.
 const beatInterval = 200 * time.Millisecond
 
+// stoodStill is the time without a call of beat after which the programs have been inert.
+const stoodStill = 5 * beatInterval
+
 // heartbeat decides whether the programs may forward. It owns what the daemon
 // writes for that into the settings that it shares with them: the heartbeat, the
 // generation, and the pause.
@@ -33,6 +36,7 @@ type heartbeat struct {
 	inert   bool          // the last one is taken back
 	beats   uint64        // since the start
 	last    time.Time     // of them
+	called  time.Time     // beat was
 	since   time.Time     // of the first change that was not read
 	unknown metrics.Times // how long there were such changes, each time since the start
 }
@@ -118,11 +122,16 @@ func (h *heartbeat) rulesRead(change uint64) {
 }
 
 // beat writes the heartbeat, unless the programs have to be inert. Only the loop
-// calls it.
+// calls it. If it did not for long, as a process that was stopped, what was announced
+// meanwhile may not have been read: every decision becomes stale first.
 func (h *heartbeat) beat() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
+	if !h.called.IsZero() && now.Sub(h.called) > stoodStill {
+		h.newGeneration("the daemon stood still")
+	}
+	h.called = now
 	if h.paused || h.ended || h.rules.behind() || !h.may(now) {
 		return nil
 	}

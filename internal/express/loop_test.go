@@ -146,8 +146,9 @@ func TestRulesWaitForDevices(t *testing.T) {
 
 // beats are those of programs that do not exist.
 type beats struct {
-	settings datapath.Settings
-	n        int
+	settings   datapath.Settings
+	n          int
+	generation uint32 // at the last one
 }
 
 func (b *beats) Settings() *datapath.Settings { return &b.settings }
@@ -155,6 +156,7 @@ func (b *beats) Tick() time.Duration          { return time.Millisecond }
 
 func (b *beats) Beat() error {
 	b.n++
+	b.generation = b.settings.Generation
 	return nil
 }
 
@@ -191,6 +193,31 @@ func TestNoBeatAtTheEnd(t *testing.T) {
 			d.goOn(func() { time.Sleep(2 * beatInterval) })
 			if err := d.heartbeat.beat(); err != nil || b.n != 1 || b.settings.Heartbeat == before {
 				t.Errorf("%d heartbeats, the last one taken back: %v; %v", b.n, b.settings.Heartbeat != before, err)
+			}
+		})
+	}
+}
+
+// A daemon that stood still, as one that was stopped, has every decision confirmed before its
+// heartbeat: it may not have read yet what has changed meanwhile.
+func TestBeatAfterStandstill(t *testing.T) {
+	for name, c := range map[string]struct {
+		still time.Duration
+		stale bool
+	}{
+		"late":    {stoodStill - beatInterval, false},
+		"stopped": {stoodStill + 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := idle(t)
+			d.table = new(contable.Table)
+			b := counted(d)
+			if err := d.heartbeat.beat(); err != nil || b.generation != 0 {
+				t.Fatalf("generation %d at the first heartbeat: %v", b.generation, err)
+			}
+			d.heartbeat.called = time.Now().Add(-c.still)
+			if err := d.heartbeat.beat(); err != nil || b.n != 2 || (b.generation != 0) != c.stale {
+				t.Errorf("%d heartbeats, generation %d at the last one: %v", b.n, b.generation, err)
 			}
 		})
 	}
