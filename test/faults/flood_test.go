@@ -1,7 +1,9 @@
 package faults
 
 import (
+	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +21,13 @@ func TestFlood(t *testing.T) {
 	c := b.Outgoing("udp", 2).GoExpress()
 	stream := scontest.StartStream(b.Incoming("tcp", 2).GoExpress())
 	n := scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
+	scontest.SendNumbers(t, c.Server, c.Client, 1, time.Millisecond)
+	scontest.Eventually(t, "conntrack keeps the other container's connection if its table is full", func() error {
+		if out := b.Sh(lab.Device, "conntrack -L -p udp --orig-src "+c.MustFlow().Orig.Src+" 2>&1"); !strings.Contains(out, "[ASSURED]") {
+			return errors.New(out)
+		}
+		return nil
+	})
 	n.Proceed(t, 100)
 	for _, f := range []struct{ tuples, packets int }{
 		{1_000_000, 1},
