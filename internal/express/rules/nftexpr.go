@@ -258,34 +258,6 @@ func (k *compiler) use(e nftExpr, sreg uint16, length int, text string) {
 	}})
 }
 
-// setMark compiles the setting of a mark to what a register holds.
-func (k *compiler) setMark(e nftExpr, sreg uint16, name string) {
-	const length = 4
-	at, _, ok := k.register(e.number(sreg), length)
-	if flips := k.flips[at/4]; ok && flips != nil {
-		k.step(step{text: name + " set", why: name, check: func(*machine) truth {
-			if flips() {
-				return varies
-			}
-			return yes
-		}})
-		return
-	}
-	k.use(e, sreg, length, name+" set")
-}
-
-// holdsMark reports whether a mark is among what registers hold.
-func (k *compiler) holdsMark(at, length int) bool {
-	for i := at / 4; i < min((at+length+3)/4, len(k.loaded)); i++ {
-		if k.loaded[i].isMark() || k.flips[i] != nil {
-			return true
-		}
-	}
-	return false
-}
-
-func certainly() bool { return true }
-
 func (k *compiler) payload(e nftExpr) {
 	base, offset := e.number(unix.NFTA_PAYLOAD_BASE), int(e.number(unix.NFTA_PAYLOAD_OFFSET))
 	length := int(e.number(unix.NFTA_PAYLOAD_LEN))
@@ -597,11 +569,6 @@ func (k *compiler) keyText(at, length int) string {
 func (s *source) what() string {
 	name, _, _ := strings.Cut(s.text, " & ")
 	return name
-}
-
-// isMark reports whether it is the mark of a packet or of a connection.
-func (s *source) isMark() bool {
-	return s.what() == ctKeys[unix.NFT_CT_MARK].name || s.what() == metaKeys[unix.NFT_META_MARK].name
 }
 
 func (s *source) show(value []byte) string {
