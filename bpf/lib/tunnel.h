@@ -158,6 +158,15 @@ always_inline __u16 outer_id(__u32 segments)
 	return bpf_get_smp_processor_id() << id_bits | (number & ((1 << id_bits) - 1));
 }
 
+/* Redirects an encapsulated packet to the underlay device. */
+always_inline int leave_encapped(struct __sk_buff *skb, const struct outer *o)
+{
+	skb->mark = o->mark;
+	skb->priority = o->priority;
+	set_cb(skb, CB_EXPRESS);
+	return bpf_redirect(o->dev, 0);
+}
+
 /*
  * Encapsulates, rewrites and redirects a packet to the underlay device. All checks
  * have been made.
@@ -194,10 +203,7 @@ always_inline int express_encap(struct __sk_buff *skb, struct packet *pkt,
 		((struct udphdr *)(data + OUTER_L4_OFF))->check =
 			outer_check(o->addrs, data + OUTER_L4_OFF, pkt);
 	}
-	skb->mark = o->mark;
-	skb->priority = o->priority;
-	set_cb(skb, CB_EXPRESS);
-	return bpf_redirect(o->dev, 0);
+	return leave_encapped(skb, o);
 }
 
 /* The same by IPIP. rewrite4() writes MAC addresses where the outer header ends. */
@@ -223,10 +229,7 @@ always_inline int express_ipip(struct __sk_buff *skb, struct packet *pkt,
 		return TC_ACT_SHOT;
 	write_outer_ip(data, o, pkt->len, IPPROTO_IPIP, tos,
 		       outer_id(skb->gso_segs ?: 1));
-	skb->mark = o->mark;
-	skb->priority = o->priority;
-	set_cb(skb, CB_EXPRESS);
-	return bpf_redirect(o->dev, 0);
+	return leave_encapped(skb, o);
 }
 
 /*
