@@ -1,7 +1,6 @@
 package express_test
 
 import (
-	"io"
 	"net/netip"
 	"testing"
 
@@ -38,20 +37,7 @@ func TestShortTranslatedInBridge(t *testing.T) {
 		return wantExpress(b, 3)
 	})
 	p := lab.Publications(1)[0]
-	const times = 5
-	for range times {
-		c := b.ConnectTo("tcp", lab.Edge, lab.Container(1), netip.AddrPortFrom(lab.DeviceAddr, p.Device), p.Container, 40000)
-		c.MustPing(3)
-		// The server's end waits: the client may use its port again at once.
-		for _, e := range [...]int{1, 0} {
-			ends := c.Ends()[e]
-			if err := scontest.CloseWrite(ends[0]); err != nil {
-				t.Fatal(err)
-			}
-			scontest.WantEnd(t, ends[1], io.EOF)
-		}
-		c.Close()
-	}
-	wantCounted(b, "new", times)
-	b.WantNoInvalid()
+	wantNewEach(b, 3, func() *scontest.Connection {
+		return b.ConnectTo("tcp", lab.Edge, lab.Container(1), netip.AddrPortFrom(lab.DeviceAddr, p.Device), p.Container, 40000)
+	})
 }

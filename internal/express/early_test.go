@@ -383,31 +383,34 @@ func TestShortPortReuse(t *testing.T) {
 	b := newLiberal(t, scontest.Layout{})
 	b.Sh(lab.Device, `nft add counter ip invalid new
 		nft add rule ip invalid forward tcp dport 7777 ct state new counter name new`)
+	wantNewEach(b, 1, func() *scontest.Connection {
+		return b.ConnectTo("tcp", lab.Container(1), lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, 7777), 7777, 40000)
+	})
+}
+
+// wantNewEach has connections with the same addresses and ports begin, exchange requests and
+// end, and fails unless each was a new one for the rules.
+func wantNewEach(b *scontest.Bed, requests int, connect func() *scontest.Connection) {
+	b.T.Helper()
 	const times = 5
 	for range times {
-		c := b.ConnectTo("tcp", lab.Container(1), lab.Edge, netip.AddrPortFrom(lab.EdgeAddr, 7777), 7777, 40000)
-		c.MustPing(1)
+		c := connect()
+		c.MustPing(requests)
 		// The server's end waits: the client may use its port again at once.
 		for _, e := range [...]int{1, 0} {
 			ends := c.Ends()[e]
 			if err := scontest.CloseWrite(ends[0]); err != nil {
-				t.Fatal(err)
+				b.T.Fatal(err)
 			}
-			scontest.WantEnd(t, ends[1], io.EOF)
+			scontest.WantEnd(b.T, ends[1], io.EOF)
 		}
 		c.Close()
 	}
-	wantCounted(b, "new", times)
-	b.WantNoInvalid()
-}
-
-// wantCounted fails unless a counter of the lab's table has counted so many packets.
-func wantCounted(b *scontest.Bed, counter string, packets int) {
-	b.T.Helper()
-	out := b.Sh(lab.Device, "nft list counter ip invalid "+counter)
-	if m := regexp.MustCompile(`packets (\d+)`).FindStringSubmatch(out); m == nil || m[1] != strconv.Itoa(packets) {
-		b.T.Errorf("the rules have not seen %d packets: %s", packets, out)
+	out := b.Sh(lab.Device, "nft list counter ip invalid new")
+	if m := regexp.MustCompile(`packets (\d+)`).FindStringSubmatch(out); m == nil || m[1] != strconv.Itoa(times) {
+		b.T.Errorf("%d connections began with the same ports, and the rules have seen: %s", times, out)
 	}
+	b.WantNoInvalid()
 }
 
 // Connections that went express go on when the daemon is killed, and its successor knows
