@@ -16,7 +16,7 @@ demo="iproute2 iptables nftables busybox-static:busybox docker.io:dockerd docker
 # The programs that tests run.
 test="bpftool conntrack ethtool ipset iputils-ping procps util-linux
 	containernetworking-plugins:/usr/lib/cni/host-local docker.io:dockerd docker-cli:docker iperf3 haproxy mosquitto mosquitto-clients
-	nginx-light:nginx curl wrk python3:python3 redis-server redis-tools:redis-benchmark postgresql:pgbench musl-tools:musl-gcc"
+	nginx-light:nginx curl wrk apache2-utils:ab python3:python3 redis-server redis-tools:redis-benchmark postgresql:pgbench musl-tools:musl-gcc"
 # Containers that start with other plugins and runtimes than Docker's.
 startup="busybox-static:busybox runc containerd containernetworking-plugins runsc qemu-system-x86
 	openvswitch-switch:ovs-vswitchd podman netavark:/usr/lib/podman/netavark lxc:lxc-start"

@@ -1,13 +1,13 @@
-// Package appbench measures what a user of a web server in a container sees: nginx in a
-// container of a real Docker, and wrk outside.
+// Package appbench measures what a user of servers in a container sees: nginx and mosquitto
+// in a container of a real Docker, and their clients outside.
 //
 //  1. The bed is a machine made of namespaces (package machine) with a Docker engine of its
 //     own. One image runs in two containers: behind a bridge with a published port, and
 //     with --network host. Both have the same file system and seccomp filter.
 //  2. Mode native asks the second container, the others the first: plain, with a flowtable
 //     where the kernel has it, with SCON's daemon, and with that where conntrack is liberal.
-//  3. wrk runs at the edge, for each step in turn, on the CPU of nginx: on one CPU
-//     requests are repeatable to a few percent, on two they are not.
+//  3. wrk, ab or a publisher runs at the edge, for each step in turn, on the CPU of the
+//     servers: on one CPU requests are repeatable to a few percent, on two they are not.
 package appbench
 
 import (
@@ -32,9 +32,11 @@ type Options struct {
 // DefaultSeconds of a sample: all rounds take about two minutes.
 const DefaultSeconds = 1
 
-// Load of a step: wrk's connections, each with one request at a time.
+// Load of a step: the client's connections, each with one request at a time.
 type load struct {
 	name        string
+	client      func(*bed, context.Context, int, load) (report, error) // asks at a port
+	service     service
 	page        string
 	connections int
 	headers     []string
@@ -42,16 +44,18 @@ type load struct {
 }
 
 var loads = []load{
-	{name: "keep_alive", page: small, connections: 16},
-	{name: "close", page: small, connections: 16, headers: []string{"Connection: close"}, short: true},
-	{name: "files", page: big, connections: 4},
+	{name: "keep_alive", client: (*bed).wrk, service: web, page: small, connections: 16},
+	{name: "close", client: (*bed).wrk, service: web, page: small, connections: 16, headers: []string{"Connection: close"}, short: true},
+	{name: "http10", client: (*bed).ab, service: web, page: small, connections: 16, short: true},
+	{name: "mqtt_message", client: (*bed).publish, service: broker, connections: 1, short: true},
+	{name: "files", client: (*bed).wrk, service: web, page: big, connections: 4},
 }
 
 // Experiment returns the experiment, with all of its modes.
 func Experiment() bench.Experiment {
 	e := bench.Experiment{
 		Name:   "app",
-		Short:  "requests that nginx in a container of a real Docker answers: kept connections, short ones, and files of 1 MB",
+		Short:  "requests that nginx and mosquitto in a container of a real Docker answer: kept connections, short ones, and files of 1 MB",
 		Modes:  []bench.Mode{bench.Native, bench.Container, bench.Flowtable, bench.Express, bench.ExpressShort},
 		Rounds: 14,
 	}

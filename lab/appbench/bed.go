@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/scon-project/scon/internal/host/netdev"
@@ -19,10 +20,19 @@ import (
 	"github.com/scon-project/scon/test/bed/machine"
 )
 
-// The containers, and the ports at which the edge reaches them.
+// The containers.
 const (
-	bridged, bridgedPort = "web", 8080
-	native, nativePort   = "web-host", 80
+	bridged = "web"
+	native  = "web-host"
+)
+
+// service is a server in each of both containers, by its port there, which is published as
+// another one.
+type service struct{ port, published int }
+
+var (
+	web    = service{80, 8080}
+	broker = service{1883, 8883}
 )
 
 // Pages of the servers.
@@ -46,6 +56,17 @@ http {
 }
 `
 
+// mosquittoConf is that of both containers.
+const mosquittoConf = `listener 1883
+allow_anonymous true
+persistence false
+log_type error
+user root
+`
+
+// servers starts both in a container.
+const servers = "mosquitto -c /etc/mosquitto.conf & exec nginx"
+
 // nearlyAll is the share of the packets that have to go express.
 const nearlyAll = 0.9
 
@@ -63,7 +84,7 @@ type bed struct {
 	removal func() error // of the flowtable
 	liberal bool         // whether conntrack is
 	seconds int          // of a sample
-	cpu     int          // of nginx and wrk
+	cpu     int          // of the servers and their clients
 }
 
 func openBed(ctx context.Context, seconds int) (_ *bed, err error) {
@@ -91,27 +112,32 @@ func (b *bed) start(ctx context.Context) error {
 	if err := eventually(ctx, func() error { return b.docker(nil, "version") }); err != nil {
 		return fmt.Errorf("start dockerd: %w", err)
 	}
-	image := machine.Image{Name: "web", Programs: []string{"nginx"}, Files: map[string]string{
+	image := machine.Image{Name: "web", Programs: []string{"nginx", "mosquitto"}, Files: map[string]string{
 		"etc/nginx/nginx.conf": nginxConf,
+		"etc/mosquitto.conf":   mosquittoConf,
 		"www/" + small:         strings.Repeat("x", smallBytes),
 		"www/" + big:           strings.Repeat("x", bigBytes),
 	}}
 	var rootfs bytes.Buffer
 	if err := image.Write(&rootfs); err != nil {
-		return fmt.Errorf("make an image of nginx: %w", err)
+		return fmt.Errorf("make an image of the servers: %w", err)
 	}
 	if err := b.docker(&rootfs, "import", "-", image.Name); err != nil {
 		return err
 	}
-	if err := b.docker(nil, b.run(bridged, "--publish", fmt.Sprintf("%d:80", bridgedPort))...); err != nil {
+	var published []string
+	for _, s := range []service{web, broker} {
+		published = append(published, "--publish", fmt.Sprintf("%d:%d", s.published, s.port))
+	}
+	if err := b.docker(nil, b.run(bridged, published...)...); err != nil {
 		return err
 	}
 	if err := b.docker(nil, b.run(native, "--network", "host")...); err != nil {
 		return err
 	}
-	for _, port := range []int{bridgedPort, nativePort} {
+	for _, port := range []int{web.published, web.port, broker.published, broker.port} {
 		if err := eventually(ctx, func() error { return b.dial(port) }); err != nil {
-			return fmt.Errorf("start nginx: %w", err)
+			return fmt.Errorf("start the servers: %w", err)
 		}
 	}
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/root%s", b.machine.PID(), wrkFile), []byte(wrkScript), 0o644); err != nil {
@@ -120,7 +146,7 @@ func (b *bed) start(ctx context.Context) error {
 	return b.findPort()
 }
 
-// patience is the time limit for dockerd and nginx to answer.
+// patience is the time limit for dockerd and the servers to answer.
 const patience = 30 * time.Second
 
 // eventually repeats try until it succeeds.
@@ -147,7 +173,7 @@ func (b *bed) dial(port int) error {
 // run returns the arguments that run a container.
 func (b *bed) run(name string, options ...string) []string {
 	args := []string{"run", "--detach", "--name", name, "--cpuset-cpus", strconv.Itoa(b.cpu)}
-	return slices.Concat(args, options, []string{"web", "nginx"})
+	return slices.Concat(args, options, []string{"web", "sh", "-c", servers})
 }
 
 // docker runs a command of the Docker client.
@@ -224,15 +250,15 @@ func (b *bed) Clear() error {
 // Take measures one sample of a step.
 func (b *bed) Take(ctx context.Context, mode bench.Mode, step bench.Step) (s bench.Sample, err error) {
 	l := loads[slices.IndexFunc(loads, func(l load) bool { return l.name == step.Name })]
-	port := bridgedPort
+	port := l.service.published
 	if mode == bench.Native {
-		port = nativePort
+		port = l.service.port
 	}
 	before, err := b.counters()
 	if err != nil {
 		return s, err
 	}
-	r, err := b.wrk(ctx, port, l)
+	r, err := l.client(b, ctx, port, l)
 	if err != nil {
 		return s, err
 	}
@@ -247,6 +273,23 @@ func (b *bed) Take(ctx context.Context, mode bench.Mode, step bench.Step) (s ben
 		Values: map[string]float64{l.name + "_per_s": r.perSecond, l.name + "_p50_us": r.p50, l.name + "_p99_us": r.p99},
 	}
 	return s, c.check(mode, l)
+}
+
+// atEdge runs a client at the edge, and returns its output.
+func (b *bed) atEdge(ctx context.Context, name string, args ...string) (string, error) {
+	cmd := b.machine.EdgeCommand(name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must only reach the bench
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		return "", fmt.Errorf("run %s: %w", name, err)
+	}
+	stop := context.AfterFunc(ctx, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) })
+	defer stop()
+	if err := cmd.Wait(); err != nil {
+		return "", fmt.Errorf("run %s %q: %w: %s", name, args, errors.Join(err, ctx.Err()), &out)
+	}
+	return out.String(), nil
 }
 
 // Close removes the machine and everything in it.

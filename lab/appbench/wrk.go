@@ -1,14 +1,11 @@
 package appbench
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
-	"syscall"
 
 	"github.com/scon-project/scon/test/bed/machine"
 	"github.com/scon-project/scon/test/bed/needs"
@@ -16,11 +13,11 @@ import (
 
 // programs are those that the bench runs.
 var programs = append(slices.Clone(needs.Docker), []needs.Program{
-	{Name: "nginx", Package: "nginx-light"}, {Name: "wrk", Package: "wrk"},
+	{Name: "nginx", Package: "nginx-light"}, {Name: "wrk", Package: "wrk"}, {Name: "ab", Package: "apache2-utils"}, {Name: "mosquitto", Package: "mosquitto"},
 	{Name: "busybox", Package: "busybox-static"}, {Name: "nsenter", Package: "util-linux"}, {Name: "taskset", Package: "util-linux"}, {Name: "ip", Package: "iproute2"}, {Name: "iptables", Package: "iptables"},
 }...)
 
-// report is what wrk prints.
+// report is what a client measured.
 type report struct {
 	perSecond float64 // requests
 	p50, p99  float64 // us
@@ -47,20 +44,11 @@ func (b *bed) wrk(ctx context.Context, port int, l load) (report, error) {
 	for _, h := range l.headers {
 		args = append(args, "--header", h)
 	}
-	cmd := b.machine.EdgeCommand("taskset", append(args, fmt.Sprintf("http://%s:%d/%s", machine.HostAddr, port, l.page))...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C must only reach the bench
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		return report{}, fmt.Errorf("run wrk: %w", err)
-	}
-	stop := context.AfterFunc(ctx, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) })
-	defer stop()
-	err := cmd.Wait()
+	out, err := b.atEdge(ctx, "taskset", append(args, fmt.Sprintf("http://%s:%d/%s", machine.HostAddr, port, l.page))...)
 	if err != nil {
-		return report{}, fmt.Errorf("run wrk: %w: %s", errors.Join(err, ctx.Err()), &out)
+		return report{}, err
 	}
-	return parse(out.String())
+	return parse(out)
 }
 
 // parse reads what wrk printed.

@@ -19,10 +19,11 @@ func newBenchAppCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "app",
 		Short: "Measure " + e.Short,
-		Long: `Measure what a user of a web server in a container sees: nginx in a container of a
-real Docker, and wrk outside, with kept connections, with a connection for each
-request, and with files of 1 MB. Mode native is the same container with
---network host. The Docker engine is private to this command.`,
+		Long: `Measure what users of servers in a container see: nginx and mosquitto in a
+container of a real Docker, and their clients outside. wrk keeps its connections,
+makes one for each request, or asks for files of 1 MB; ab makes one for each
+request of HTTP/1.0, and a publisher one for each MQTT message. Mode native is the
+same container with --network host. The Docker engine is private to this command.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch _, err := e.Only(o.modes); {

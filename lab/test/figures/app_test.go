@@ -27,7 +27,7 @@ func TestAppNeedsPrograms(t *testing.T) {
 	}
 }
 
-// TestApp asks nginx in a container of a real Docker, once in every mode. The command
+// TestApp asks nginx and mosquitto in a container of a real Docker, once in every mode. The command
 // itself checks which path the packets took.
 func TestApp(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "app.json")
@@ -47,7 +47,7 @@ func TestApp(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, mode := range []string{"native", "container", "express"} {
-		for _, step := range []string{"keep_alive", "close", "files"} {
+		for _, step := range []string{"keep_alive", "close", "http10", "mqtt_message", "files"} {
 			if n := len(r.Modes[mode][step+"_per_s"]); n != 1 {
 				t.Errorf("%d samples of %s in %s, want 1", n, step, mode)
 			}
