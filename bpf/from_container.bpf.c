@@ -28,6 +28,7 @@
 static __noinline int express_by_tunnel(struct __sk_buff *skb, struct half *half)
 {
 	struct outer *o = outer_of(half);
+	enum reason reason;
 	struct packet pkt;
 	int is_tcp;
 
@@ -37,6 +38,11 @@ static __noinline int express_by_tunnel(struct __sk_buff *skb, struct half *half
 	if (outer_fits(skb, &pkt, o))
 		return o->ports ? express_encap(skb, &pkt, half, o, is_tcp) :
 				  express_ipip(skb, &pkt, half, o, is_tcp);
+	if (half->flags & DEV_BY_ROUTE) {
+		reason = o->generation == shared.generation ? IDENTITY : LEASE_ENDED;
+		learn_ingress(skb, &pkt, half, reason);
+		return go_regular(skb, reason);
+	}
 	track_encap(skb, o, tie(&pkt, ttl_of(&pkt) - 1), shared.generation);
 	return express_out(skb, &pkt, half, is_tcp, 1);
 }
@@ -103,7 +109,7 @@ always_inline int slow_from_container(struct __sk_buff *skb, int v6)
 	if (!reason && is_bridged_out(half) && !is_of_use(half, &pkt, v6))
 		return go_regular(skb, COMPOSING);
 	reason = hidden(reason, now);
-	if (pkt.ending && reason) {
+	if (pkt.ending && (reason || half->flags & DEV_BY_ROUTE)) {
 		end_connection(half, &pkt);
 		return go_regular(skb, TCP_SYN_FIN_RST);
 	}

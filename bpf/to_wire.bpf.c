@@ -32,8 +32,9 @@ always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_h
 		return TC_ACT_UNSPEC;
 	device = device_of(skb);
 	flags = bridged ? PATH_BRIDGED :
-		device	? device->flags & (v6 ? DEV_SPREAD : DEV_SPREAD | DEV_TUNNEL) :
-			  0;
+		device	? device->flags &
+				 (DEV_SPREAD | DEV_BY_ROUTE | (v6 ? 0 : DEV_TUNNEL)) :
+			 0;
 	tied = tie(&pkt, ttl_of(&pkt));
 	o = flags & DEV_TUNNEL ? outer_at(back->twin) : 0;
 	/* A packet from another device with the same addresses is not the tracked one. */
@@ -44,6 +45,11 @@ always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_h
 		half->probe = 0;
 		end_pending(half);
 		return go_regular(skb, TOO_LONG);
+	}
+	if ((flags & (DEV_TUNNEL | DEV_BY_ROUTE)) == DEV_BY_ROUTE) {
+		half->probe = 0;
+		end_pending(half);
+		return go_regular(skb, UNTIED);
 	}
 	generation = tracked_generation(half);
 	reason = learn_egress(skb, &pkt, half, flags);

@@ -15,7 +15,7 @@
  * Changes with every change of a struct below or of its meaning. A daemon that
  * finds another layout pinned starts with an empty table.
  */
-#define LAYOUT_VERSION 31
+#define LAYOUT_VERSION 32
 
 /* Regular packets of a connection before the daemon is asked to compose it. */
 const volatile __u32 admit = 8;
@@ -107,6 +107,11 @@ enum slot_state {
 #define DEV_QUEUE (1 << 0) /* has a qdisc or filters: deliver through its egress */
 #define DEV_TUNNEL (1 << 1) /* VXLAN or IPIP device that may be bypassed: tunnel.h */
 #define DEV_SPREAD (1 << 5) /* uplink of one of several next hops: spread.h */
+/*
+ * An IPIP device without a remote end: it sends a packet where its route says, which
+ * express packets have not. They skip it, or stay regular.
+ */
+#define DEV_BY_ROUTE (1 << 7)
 /* Flags of a half: both ends are containers, out_dev is the receiver's port ... */
 #define PATH_BETWEEN (1 << 2)
 /*

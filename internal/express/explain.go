@@ -80,9 +80,11 @@ func (v view) explainContainer(name string, x *api.Explanation) error {
 		x.Findings = append(x.Findings, packetReasons(counters.Reasons)...)
 	}
 	for _, t := range v.hooks.KeptTunnels() {
-		x.Findings = append(x.Findings, api.Finding{
-			Level: "note", What: "express packets do not skip " + t.Dev, Why: t.Why,
-		})
+		f := api.Finding{Level: "note", What: "express packets do not skip " + t.Dev, Why: t.Why}
+		if t.ByRoute {
+			f.What = "packets stay regular that leave by " + t.Dev + ", which sends each where its route says"
+		}
+		x.Findings = append(x.Findings, f)
 	}
 	if len(v.hooks.Uplinks()) == 0 {
 		x.Findings = append(x.Findings, noUplink())

@@ -16,19 +16,36 @@ import (
 // skip its device.
 func TestIPIPOuter(t *testing.T) {
 	t.Parallel()
-	needKind(t, lab.UplinkIPIP)
-	b := scontest.NewExpress(t, scontest.Layout{Uplink: lab.UplinkIPIP})
+	t.Run("to its remote end", func(t *testing.T) {
+		t.Parallel()
+		needKind(t, lab.UplinkIPIP)
+		b := scontest.NewExpress(t, scontest.Layout{Uplink: lab.UplinkIPIP})
+		const change = "ip tunnel change up0 mode ipip local 10.77.0.1 remote "
+		testIPIPOuter(b, change+"10.77.0.9", change+lab.EdgeAddr.String())
+	})
+	t.Run("by route", func(t *testing.T) {
+		t.Parallel()
+		b := scontest.New(t, scontest.Layout{})
+		layByRoute(b)
+		b.Up()
+		const change = "ip route replace 10.78.0.2/32 dev up0 onlink via "
+		testIPIPOuter(b, change+"10.77.0.9", change+lab.EdgeAddr.String())
+	})
+}
+
+// testIPIPOuter has commands that give the tunnel another remote end, and the one that it had.
+func testIPIPOuter(b *scontest.Bed, other, same string) {
+	t := b.T
 	awaitSecond(b, true)
 	b.Sh(lab.Device, `
 		nft add table ip outer
 		nft add chain ip outer out { type filter hook output priority 0 ; }
 		nft add chain ip outer in { type filter hook input priority 0 ; }`)
-	const change = "ip tunnel change up0 mode ipip local 10.77.0.1 remote "
 	c := overSecond(b, "udp", true)["IPv4 outgoing udp"]
 	for what, commands := range map[string][2]string{
 		"a rule for what is sent":     {"nft add rule ip outer out meta l4proto 4 drop", "nft flush chain ip outer out"},
 		"a rule for what is received": {"nft add rule ip outer in ip protocol 4 drop", "nft flush chain ip outer in"},
-		"another remote end":          {change + "10.77.0.9", change + lab.EdgeAddr.String()},
+		"another remote end":          {other, same},
 	} {
 		skipsSecond(c.GoExpress())
 		b.Sh(lab.Device, commands[0])

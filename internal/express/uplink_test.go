@@ -30,6 +30,8 @@ type uplink struct {
 	named  bool                  // the daemon is configured with it: a wire of the lab is like a container's
 	ipv4   bool                  // the device carries IPv4 alone
 	skips  bool                  // express packets skip the device
+	// gateway is what a route by the device has in the end; 10.78.0.2 if it is empty.
+	gateway string
 }
 
 var uplinks = map[string]uplink{
@@ -46,6 +48,7 @@ var uplinks = map[string]uplink{
 	"tun with offloads":  {lay: tunnelled(true)},
 	"wireguard":          {kind: lab.UplinkWireGuard, change: moveWireguard},
 	"ipip":               {kind: lab.UplinkIPIP, ipv4: true, skips: true},
+	"ipip by route":      {lay: layByRoute, change: moveGateway, ipv4: true, skips: true, gateway: otherGateway},
 	"gre":                {kind: lab.UplinkGRE},
 	"ip6tnl":             {lay: overIPv6("ip6tnl mode any")},
 	"ip6gre":             {lay: overIPv6("ip6gre")},
@@ -224,6 +227,36 @@ func tunnelled(offload bool) func(*scontest.Bed) {
 	}
 }
 
+// layByRoute makes tunnels of IPIP without a remote end, as Calico has them: a packet is for the
+// gateway of its route, the other machine's address.
+func layByRoute(b *scontest.Bed) {
+	b.T.Helper()
+	need(b, "ip link add up0 type ipip local 10.77.0.1", "ip link del up0")
+	lay := func(node string, own, other, at, to netip.Addr) {
+		b.Sh(node, fmt.Sprintf(`
+			ip link add up0 type ipip local %v
+			ip addr add %v/32 dev up0
+			ip link set up0 up
+			ip route add %v/32 via %v dev up0 onlink`, at, own, other, to))
+	}
+	lay(lab.Device, lab.SecondDevice, lab.SecondEdge, lab.DeviceAddr, lab.EdgeAddr)
+	lay(lab.Edge, lab.SecondEdge, lab.SecondDevice, lab.EdgeAddr, lab.DeviceAddr)
+}
+
+// otherGateway is a second address of edge.
+const otherGateway = "10.77.0.3"
+
+// moveGateway gives edge's end another address.
+func moveGateway(b *scontest.Bed) {
+	b.T.Helper()
+	b.Sh(lab.Edge, `
+		ip addr add `+otherGateway+`/24 dev eth0
+		ip link add up1 type ipip local `+otherGateway+`
+		ip link set up1 up
+		sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.up1.rp_filter=0`)
+	b.Sh(lab.Device, "ip route replace 10.78.0.2/32 via "+otherGateway+" dev up0 onlink")
+}
+
 // overIPv6 makes a tunnel over the IPv6 addresses of eth0.
 func overIPv6(kind string) func(*scontest.Bed) {
 	return func(b *scontest.Bed) {
@@ -330,7 +363,7 @@ func (u uplink) test(t *testing.T) {
 		s.C.WaitExpress(nil)
 		s.Stop(t)
 	}
-	loseUplink(b, cmp.Or(u.remove, "ip link del up0"))
+	loseUplink(b, cmp.Or(u.gateway, "10.78.0.2"), cmp.Or(u.remove, "ip link del up0"))
 	b.WantNoInvalid()
 }
 
@@ -394,7 +427,7 @@ func awaitSecond(b *scontest.Bed, ipv4 bool) {
 
 // loseUplink removes up0, by which replies have left, while packets flow: they
 // leave by eth0 instead.
-func loseUplink(b *scontest.Bed, remove string) {
+func loseUplink(b *scontest.Bed, gateway, remove string) {
 	b.T.Helper()
 	b.Sh(lab.Edge, `
 		sysctl -qw net.ipv4.conf.all.rp_filter=0
@@ -403,7 +436,7 @@ func loseUplink(b *scontest.Bed, remove string) {
 		ip addr add 10.99.0.1/32 dev lo
 		ip route add 10.77.0.1/32 dev eth0 src 10.99.0.1`)
 	b.Sh(lab.Device, `
-		ip route add 10.99.0.1/32 via 10.78.0.2 dev up0 metric 10 onlink
+		ip route add 10.99.0.1/32 via `+gateway+` dev up0 metric 10 onlink
 		ip route add 10.99.0.1/32 via 10.77.0.2 dev eth0 metric 20`)
 	f := b.TrafficOver(b.Incoming("tcp", 1), b.Incoming("udp", 1))
 	f.WaitExpress()

@@ -28,6 +28,7 @@ const (
 	deviceTunnel  = 1 << 1
 	deviceBridged = PathBridged
 	deviceSpread  = 1 << 5
+	deviceByRoute = 1 << 7
 	devicePaused  = 1 << 8
 	deviceJudged  = 1 << 9
 	deviceEarly   = 1 << 10
@@ -55,6 +56,9 @@ type Delivery struct {
 	// Tunnel means that the device is a VXLAN or IPIP device that express packets may
 	// skip: they leave by the device beneath it.
 	Tunnel bool
+	// ByRoute means that the device sends a packet where its route says: what goes express
+	// has none, and skips the device, or stays regular.
+	ByRoute bool
 	// MAC is the address of the container's device; packets for another
 	// address stay regular. It is 0 if it is not known; all packets may then
 	// go express.
@@ -103,6 +107,9 @@ func (d *Datapath) Track(ifindex int, how Delivery) error {
 	}
 	if how.Tunnel {
 		device.Flags |= deviceTunnel
+	}
+	if how.ByRoute {
+		device.Flags |= deviceByRoute
 	}
 	if how.Bridged {
 		device.Flags |= deviceBridged

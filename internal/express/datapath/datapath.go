@@ -57,6 +57,9 @@ const (
 // of bpf/lib/maps.h.
 const DevTunnel = deviceTunnel
 
+// DevByRoute is that of one whose packets must skip it, DEV_BY_ROUTE.
+const DevByRoute = deviceByRoute
+
 // TunnelIPIP in Settings.Tunnels means that a device of IPIP may be skipped, TUNNEL_IPIP.
 const TunnelIPIP = 1 << 16
 
@@ -65,7 +68,7 @@ const DevSpread = deviceSpread
 
 // LayoutVersion is LAYOUT_VERSION of bpf/lib/maps.h. Pinned maps of another
 // version are not taken over.
-const LayoutVersion = 31
+const LayoutVersion = 32
 
 // Bucket is four places of halves; bpf/lib/maps.h documents it.
 type Bucket = expressBucket

@@ -149,6 +149,60 @@ func TestIPIPOut(t *testing.T) {
 	}
 }
 
+// A device that sends each packet where its route says gets no express packet: what cannot
+// skip it goes regular.
+func TestIPIPByRoute(t *testing.T) {
+	for name, f := range map[string]flow{"TCP": masqueraded(tcp), "UDP": routed(udp)} {
+		t.Run(name, func(t *testing.T) {
+			b := newTunnelled(t, f)
+			b.leavesEncapsulated()
+			b.half["out"].Flags |= datapath.DevByRoute
+			sent := func(what string, change func(*frame), verdict int, reason string) {
+				t.Helper()
+				w := f.out
+				change(&w.enter)
+				if r := b.run(w.start, w.enter.bytes(), skb{Mark: w.inMark, Priority: 1}); r.verdict != verdict || r.reason != reason {
+					t.Errorf("%s: verdict %d, reason %q, want %d, %q", what, r.verdict, r.reason, verdict, reason)
+				}
+			}
+			same := func(*frame) {}
+			sent("a packet like the one before", same, redirect, "")
+			b.outer["out"].Generation++
+			sent("of an unknown end", same, unspec, "lease_ended")
+			b.outer["out"].Generation--
+			sent("like the one before, again", same, redirect, "")
+			if name == "TCP" {
+				fin := f.out.enter
+				fin.flags |= 1
+				if b.run(f.out.start, fin.bytes(), skb{Mark: f.out.inMark}).reason != "tcp_syn_fin_rst" {
+					t.Error("an end went express")
+				}
+				return
+			}
+			sent("of another TTL", func(f *frame) { f.ttl++ }, unspec, "identity")
+			sent("that follows it", same, unspec, "lease_ended")
+		})
+	}
+}
+
+// Nothing is recorded at such a device while it cannot be skipped.
+func TestIPIPByRouteKept(t *testing.T) {
+	for _, kept := range []bool{false, true} {
+		b, f := newBed(t), routed(udp)
+		if _, err := b.AddOuters(0); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Track(b.wire, datapath.Delivery{Tunnel: !kept, ByRoute: true}); err != nil {
+			t.Fatal(err)
+		}
+		b.compose(f)
+		b.regular(f.out)
+		if known := b.half(f.out.enter, b.port).Generation == b.Settings().Generation; known == kept {
+			t.Errorf("kept: %v, the decision is known: %v", kept, known)
+		}
+	}
+}
+
 // Packets out of a tunnel of IPIP skip its device, if one with the same outer headers has
 // come by it.
 func TestIPIPIn(t *testing.T) {

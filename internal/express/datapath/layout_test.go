@@ -37,6 +37,7 @@ var fingerprints = map[int]string{
 	29: "2e6c4da65edc4cbc",
 	30: "b920516f55883f57",
 	31: "fd6950aef0a41e95",
+	32: "fd6950aef0a41e95",
 }
 
 // A change of what daemons and programs share is a change of the layout's

@@ -50,6 +50,12 @@ func whyNotBare(l netlink.Link) string {
 // byRoute is why tunnels stay regular that send each packet where its route says.
 const byRoute = "it tunnels each packet to where its route says (external, or without remote address), and an express packet has none"
 
+// isByRoute reports whether a tunnel of IPIP sends each packet to the gateway of its route, as
+// Calico's do. Express packets go by it only where they can skip it.
+func isByRoute(l *netlink.Iptun) bool {
+	return !l.FlowBased && (len(l.Remote) == 0 || l.Remote.IsUnspecified())
+}
+
 func whyNotTunnel(external bool, remote net.IP) string {
 	if external || len(remote) == 0 || remote.IsUnspecified() || remote.IsMulticast() {
 		return byRoute

@@ -7,8 +7,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// A tunnel is an uplink only with one fixed remote end: otherwise it sends a packet where
-// its route says.
+// Packets may go by a tunnel only if it has one fixed remote end: otherwise it sends a packet
+// where its route says.
 func TestTunnelEnds(t *testing.T) {
 	none, any6 := net.IP(nil), net.IPv6unspecified
 	for _, c := range []struct {
@@ -46,14 +46,15 @@ func TestIPIPUplink(t *testing.T) {
 	elsewhere.NetNsID = 0
 	remote := net.IPv4(10, 0, 0, 2)
 	for name, c := range map[string]struct {
-		link netlink.Link
-		ipip bool
+		link          netlink.Link
+		ipip, byRoute bool
 	}{
-		"ipip":                         {&netlink.Iptun{LinkAttrs: attrs, Remote: remote}, true},
-		"by devices of another":        {&netlink.Iptun{LinkAttrs: elsewhere, Remote: remote}, false},
-		"in UDP":                       {&netlink.Iptun{LinkAttrs: attrs, Remote: remote, EncapType: 1}, false},
-		"gre":                          {&netlink.Gretun{LinkAttrs: attrs, Remote: remote}, false},
-		"over IPv6, which has no IPIP": {&netlink.Ip6tnl{LinkAttrs: attrs, Remote: net.ParseIP("fd00::2")}, false},
+		"ipip":                         {&netlink.Iptun{LinkAttrs: attrs, Remote: remote}, true, false},
+		"by route":                     {&netlink.Iptun{LinkAttrs: attrs, Remote: net.IPv4zero}, true, true},
+		"by devices of another":        {&netlink.Iptun{LinkAttrs: elsewhere, Remote: remote}, false, false},
+		"in UDP":                       {&netlink.Iptun{LinkAttrs: attrs, Remote: remote, EncapType: 1}, false, false},
+		"gre":                          {&netlink.Gretun{LinkAttrs: attrs, Remote: remote}, false, false},
+		"over IPv6, which has no IPIP": {&netlink.Ip6tnl{LinkAttrs: attrs, Remote: net.ParseIP("fd00::2")}, false, false},
 	} {
 		var s scan
 		s.addUplink(c.link)
@@ -61,8 +62,29 @@ func TestIPIPUplink(t *testing.T) {
 			t.Errorf("%s: uplinks %+v, skipped %+v", name, s.found.Uplinks, s.found.Skipped)
 			continue
 		}
-		if u := s.found.Uplinks[0]; u.IPIP != c.ipip || u.Tunnels() != c.ipip || (u.Below == 3) != c.ipip {
+		if u := s.found.Uplinks[0]; u.IPIP != c.ipip || u.Tunnels() != c.ipip || (u.Below == 3) != c.ipip || u.ByRoute != c.byRoute {
 			t.Errorf("%s: %+v", name, u)
+		}
+	}
+}
+
+// A tunnel without a remote end is no uplink where its packets cannot skip it.
+func TestByRoute(t *testing.T) {
+	attrs := netlink.LinkAttrs{Name: "up0", Index: 7, NetNsID: -1, EncapType: "ipip"}
+	elsewhere := attrs
+	elsewhere.NetNsID = 0
+	for name, l := range map[string]netlink.Link{
+		"by devices of another": &netlink.Iptun{LinkAttrs: elsewhere},
+		"in UDP":                &netlink.Iptun{LinkAttrs: attrs, EncapType: 1},
+		"external":              &netlink.Iptun{LinkAttrs: attrs, FlowBased: true},
+		"to a group":            &netlink.Iptun{LinkAttrs: attrs, Remote: net.IPv4(224, 0, 0, 9)},
+		"gre":                   &netlink.Gretun{LinkAttrs: attrs},
+		"ip6tnl":                &netlink.Ip6tnl{LinkAttrs: attrs},
+	} {
+		var s scan
+		s.addUplink(l)
+		if len(s.found.Uplinks) != 0 || len(s.found.Skipped) != 1 {
+			t.Errorf("%s: uplinks %+v, skipped %+v", name, s.found.Uplinks, s.found.Skipped)
 		}
 	}
 }

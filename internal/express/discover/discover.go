@@ -106,6 +106,8 @@ type Uplink struct {
 	// the one with the ifindex Below, or by any if that is 0.
 	IPIP  bool
 	Below int
+	// ByRoute means that it has no remote end, and sends a packet where its route says.
+	ByRoute bool
 	// Bridge is the containers' bridge that it is a port of: what this forwards by it is
 	// bridged. It is zero for all other devices.
 	Bridge Bridge

@@ -255,11 +255,11 @@ func (s *scan) addUplink(l netlink.Link) {
 		u.TunnelPort = uint16(v.Port)
 	}
 	if tunnel, ok := l.(*netlink.Iptun); ok && a.NetNsID < 0 && tunnel.EncapType == 0 {
-		u.IPIP, u.Below = true, a.ParentIndex
+		u.IPIP, u.Below, u.ByRoute = true, a.ParentIndex, isByRoute(tunnel)
 	}
 	if a.EncapType != "ether" || len(a.HardwareAddr) != 6 {
 		u.MAC = nil
-		if why := whyNotBare(l); why != "" {
+		if why := whyNotBare(l); why != "" && !u.ByRoute {
 			s.skip(l, why)
 			return
 		}

@@ -184,7 +184,7 @@ func (h *Hooks) setUplinks(want map[int]discover.Uplink) {
 
 // uplinkDelivery is how packets leave by an uplink.
 func uplinkDelivery(u discover.Uplink) datapath.Delivery {
-	how := datapath.Delivery{Bare: u.Bare(), Bridged: u.Bridge.Index != 0}
+	how := datapath.Delivery{Bare: u.Bare(), Bridged: u.Bridge.Index != 0, ByRoute: u.ByRoute}
 	if how.Bridged {
 		how.Longest = discover.Longest(u.MTU)
 	}

@@ -33,13 +33,16 @@ type tunnel struct {
 }
 
 // Tunnel is a VXLAN or IPIP device that express packets do not skip.
-type Tunnel struct{ Dev, Why string }
+type Tunnel struct {
+	Dev, Why string
+	ByRoute  bool // nor do they go by it
+}
 
 // KeptTunnels lists the tunnels' devices that express packets do not skip.
 func (h *Hooks) KeptTunnels() (all []Tunnel) {
 	for _, index := range slices.Sorted(maps.Keys(h.tunnels.open)) {
 		if t := h.tunnels.open[index]; t.kept != "" {
-			all = append(all, Tunnel{h.uplinks[index].Name, t.kept})
+			all = append(all, Tunnel{h.uplinks[index].Name, t.kept, h.uplinks[index].ByRoute})
 		}
 	}
 	return all
@@ -101,7 +104,7 @@ func (v *tunnels) setOne(u discover.Uplink, kept string) {
 		kept = cmp.Or(kept, t.steering())
 	}
 	t.kept = kept
-	if err := v.dp.Track(u.Index, datapath.Delivery{Bare: u.Bare(), Queue: true, Tunnel: kept == ""}); err != nil {
+	if err := v.dp.Track(u.Index, datapath.Delivery{Bare: u.Bare(), Queue: true, Tunnel: kept == "", ByRoute: u.ByRoute}); err != nil {
 		v.log.Error("tracking a tunnel's device", "dev", u.Name, "error", err)
 		return
 	}
