@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -133,7 +134,8 @@ func wantOverlayExpress(t *testing.T, both [2]swarm, proto string, client, serve
 
 // A daemon in the namespace of a Swarm's overlay network has the network's connections
 // between two machines go express. Nothing of it is left after scon down, and the network
-// works on; the same commands serve it again.
+// works on; the same commands serve it again. With SCON_LONG it logs what is gained by the
+// clock.
 func TestSwarm(t *testing.T) {
 	both := newSwarm(t)
 	both[0].Docker(t, "network", "create", "--driver", "overlay", "--attachable", "web")
@@ -141,7 +143,15 @@ func TestSwarm(t *testing.T) {
 	server := both[0].RunEcho(t, "server", "--network=web")
 	client := both[1].RunEcho(t, "client", "--network=web")
 	both[0].wantExplained(t, "server")
-	for range 2 {
+	times, visit := 2, func(mode string) {}
+	if os.Getenv("SCON_LONG") != "" {
+		times = 6
+		clock := newSwarmClock(t, client, server)
+		visit = func(mode string) { clock.visit(t, mode) }
+		defer clock.table(t)
+	}
+	for range times {
+		visit("container")
 		for i, s := range both {
 			s.scon(t, swarmUp)
 			name := []string{"server", "client"}[i]
@@ -155,6 +165,7 @@ func TestSwarm(t *testing.T) {
 		for _, proto := range []string{"tcp", "udp"} {
 			wantOverlayExpress(t, both, proto, client, server)
 		}
+		visit("express")
 		for _, s := range both {
 			s.scon(t, swarmDown)
 			if left := s.Sh(t, "ls --directory /sys/fs/bpf/scon /run/scon-web 2>/dev/null || true"); left != "" {
