@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -91,6 +92,30 @@ func testIPIPOuter(b *scontest.Bed, other, same string) {
 			return nil
 		})
 		b.Sh(lab.Device, commands[1])
+	}
+}
+
+// Pods as Calico wires them: each has a route to its device, and those of other nodes one to
+// their node, by a tunnel without a remote end.
+func TestIPIPRouted(t *testing.T) {
+	t.Parallel()
+	b := scontest.New(t, scontest.Layout{Containers: 2, Offload: true})
+	layByRoute(b)
+	route(b)
+	for _, node := range []string{lab.Device, lab.Edge} {
+		b.Sh(node, "ip link set eth0 mtu 1520") // room for the outer header
+		b.Sh(node, "ip link set up0 mtu 1500")
+	}
+	b.Sh(lab.Edge, "ip route add 172.18.0.9/32 via 10.77.0.1 dev up0 onlink")
+	b.Up()
+	awaitSecond(b, true)
+	for _, proto := range []string{"tcp", "udp"} {
+		c := b.Connect(proto, lab.Container(2), lab.Edge, netip.AddrPortFrom(lab.SecondEdge, 0))
+		c.ExchangeExpress(2 << 20)
+		if f := c.MustFlow(); f.Oif != lab.Second || f.Overlay != lab.Uplink {
+			t.Errorf("%s goes out of %q, skipped by %q", proto, f.Oif, f.Overlay)
+		}
+		skipsSecond(c)
 	}
 }
 
