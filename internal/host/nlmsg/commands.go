@@ -22,9 +22,9 @@ type Commands struct {
 // OpenCommands opens a socket of a protocol (unix.NETLINK_ROUTE, ...) in the network
 // namespace of the calling thread.
 func OpenCommands(protocol int) (*Commands, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+	fd, err := openSocket(protocol)
 	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w", err)
+		return nil, err
 	}
 	// Acknowledgements without the request, and with the kernel's error text.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)

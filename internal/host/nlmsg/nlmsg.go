@@ -8,6 +8,7 @@ package nlmsg
 
 import (
 	"encoding/binary"
+	"fmt"
 	"iter"
 
 	"github.com/mdlayher/netlink"
@@ -17,6 +18,29 @@ import (
 // SizeofNfgenmsg is the size in bytes of struct nfgenmsg (linux/netfilter/nfnetlink.h), which
 // begins a message of Netfilter; its first byte is the family, and attributes follow.
 const SizeofNfgenmsg = 4
+
+// openSocket opens a socket whose calls block, in the network namespace of the calling thread.
+func openSocket(protocol int) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+	if err != nil {
+		return -1, fmt.Errorf("open netlink socket: %w", err)
+	}
+	if err := hearKernel(fd); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// hearKernel makes the kernel refuse what other processes send to a socket: in a container's
+// namespace, those with CAP_NET_ADMIN there could answer in the kernel's place, or fill the
+// queue.
+func hearKernel(fd int) error {
+	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("connect netlink socket to the kernel: %w", err)
+	}
+	return nil
+}
 
 // Message is one netlink message.
 type Message struct {

@@ -142,6 +142,68 @@ func TestCommandsAfterClose(t *testing.T) {
 	}
 }
 
+// Another process of the namespace, with CAP_NET_ADMIN there, cannot answer in the kernel's
+// place: not with an acknowledgement or a device, nor with an answer to what was not asked.
+func TestForgedAnswers(t *testing.T) {
+	ns := nstest.New(t)
+	var c *Commands
+	var r *Requests
+	var s *Socket
+	var forger int
+	nstest.Do(t, ns, func() {
+		var failed [4]error
+		c, failed[0] = OpenCommands(unix.NETLINK_ROUTE)
+		r, failed[1] = OpenRequests(unix.NETLINK_ROUTE)
+		s, failed[2] = Open(Options{Family: unix.NETLINK_ROUTE, Groups: []uint32{unix.RTNLGRP_LINK}})
+		forger, failed[3] = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+		if err := errors.Join(failed[:]...); err != nil {
+			t.Fatal(err)
+		}
+	})
+	defer c.Close()
+	defer r.Close()
+	defer s.Close()
+	defer unix.Close(forger)
+	forge := func(fd int, typ uint16, seq uint32) {
+		t.Helper()
+		at, err := unix.Getsockname(fd)
+		if err == nil && at.(*unix.SockaddrNetlink).Pid == 0 { // it gets one when it sends
+			err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		}
+		if err == nil {
+			at, err = unix.Getsockname(fd)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := binary.NativeEndian.AppendUint32(nil, unix.NLMSG_HDRLEN+32)
+		b = binary.NativeEndian.AppendUint16(b, typ)
+		b = binary.NativeEndian.AppendUint16(b, 0)
+		b = binary.NativeEndian.AppendUint32(b, seq)
+		_ = unix.Sendto(forger, append(b, make([]byte, 36)...), 0, at) // refused
+	}
+	missing := getLink(12345, 0)
+	for _, seq := range []uint32{1, 7} { // the first command's; a number that no command has
+		forge(c.fd, unix.NLMSG_ERROR, seq)
+	}
+	if err := c.Do(Command{What: "read a device", Type: missing.Type, Data: missing.Data}); !errors.Is(err, unix.ENODEV) {
+		t.Errorf("a command: %v, want the kernel's answer", err)
+	}
+	forge(r.fd, unix.RTM_NEWLINK, 1)
+	if err := r.Request(missing, func(Message) { t.Error("got a forged device") }); !errors.Is(err, unix.ENODEV) {
+		t.Errorf("a request: %v, want the kernel's answer", err)
+	}
+	_ = s.raw.Control(func(fd uintptr) { forge(int(fd), unix.RTM_DELLINK, 0) })
+	nstest.Run(t, ns, "ip link add d0 type bridge")
+	if err := s.Receive(func(m Message) {
+		if m.Type != unix.RTM_NEWLINK {
+			t.Errorf("heard a message of type %d, want the kernel's", m.Type)
+		}
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFilterKeepsMessagesOut(t *testing.T) {
 	// The type is in host order; the filter reads it as if from the network.
 	del := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.RTM_DELLINK))

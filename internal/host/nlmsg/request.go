@@ -3,7 +3,6 @@ package nlmsg
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"iter"
 	"sync"
 
@@ -35,9 +34,9 @@ type Requests struct {
 // OpenRequests opens a socket of a protocol (unix.NETLINK_ROUTE, ...) in the network
 // namespace of the calling thread.
 func OpenRequests(protocol int) (*Requests, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+	fd, err := openSocket(protocol)
 	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w", err)
+		return nil, err
 	}
 	return &Requests{fd: fd}, nil
 }

@@ -82,6 +82,10 @@ func Open(opts Options) (_ *Socket, err error) {
 	if s.raw, err = conn.SyscallConn(); err != nil {
 		return nil, fmt.Errorf("netlink socket: %w", err)
 	}
+	var refused error
+	if err := s.raw.Control(func(fd uintptr) { refused = hearKernel(int(fd)) }); err != nil || refused != nil {
+		return nil, errors.Join(err, refused)
+	}
 	s.read = s.readOnce
 	return s, nil
 }
