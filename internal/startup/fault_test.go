@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -358,6 +359,55 @@ func TestMarked(t *testing.T) {
 	if out := nstest.Run(t, pod, "ip -br link"); strings.Contains(out, "eth0") {
 		t.Errorf("the device is left: %s", out)
 	}
+}
+
+// What is done in a namespace, where anyone may be root, stops neither an agent's start nor a
+// DEL: marks of the agent's there, on a device that cannot be removed and in a namespace that
+// ends meanwhile, and lo under the device's name.
+func TestForgedMarks(t *testing.T) {
+	b := newBed(t)
+	b.port()
+	conf := b.kindConf("macvlan")
+	b.start()
+	pod, other := nstest.New(t), nstest.New(t)
+	b.want(b.cni("ADD", "c", netns.Path(pod), conf))
+	b.kill()
+	marked := func(key string, enter ...string) *exec.Cmd {
+		mark := fmt.Sprintf("ip link set lo alias 'scon %d %s'; echo; exec sleep 1000", inode(t, b.host), key)
+		return exec.Command(enter[0], append(enter[1:], "sh", "-c", mark)...)
+	}
+	var ends *exec.Cmd // the latter, in a namespace without a name
+	for _, ends = range []*exec.Cmd{marked("0123456789ab", "nsenter", "--net="+netns.Path(other)), marked("ba9876543210", "unshare", "--net")} {
+		out, err := ends.StdoutPipe()
+		if err == nil {
+			err = ends.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ends.Process.Kill()
+		if _, err := out.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reached, goOn := b.pause("recover-marked")
+	b.spawn()
+	reached()
+	_ = ends.Process.Kill()
+	_ = ends.Wait()
+	goOn()
+	eventually(t, "the agent is up", func() bool {
+		conn, err := net.Dial("unix", b.socket())
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	b.ping(pod)
+	nstest.Run(t, pod, "ip link set eth0 down\nip link set eth0 name eth1\nip link set lo down\nip link set lo name eth0")
+	b.want(b.cni("DEL", "c", netns.Path(pod), conf))
+	b.stop()
+	b.wantNothing()
 }
 
 // A second agent in the same namespace is refused and disturbs nothing.

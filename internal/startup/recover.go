@@ -137,13 +137,16 @@ func (v recovery) removeUnowned() error {
 			return err
 		}
 	}
+	step("recover-marked")
 	for mark, in := range v.marked {
 		if owned[mark] || v.opts.Wait && strings.HasPrefix(mark, pooledMark) {
 			continue
 		}
-		v.log.Info("remove a leftover device", "dev", in.link.Attrs().Name, "netns", in.netns)
-		if err := in.remove(); err != nil {
-			return err
+		// Anyone in a namespace of his own can make such a mark there.
+		dev := in.link.Attrs().Name
+		v.log.Info("remove a leftover device", "dev", dev, "netns", in.netns)
+		if err := ignoreGone(in.remove()); err != nil {
+			v.log.Warn("remove a leftover device", "dev", dev, "netns", in.netns, "error", err)
 		}
 	}
 	return nil

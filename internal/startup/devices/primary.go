@@ -223,14 +223,18 @@ func HasHost(kind string) bool {
 }
 
 // RemoveInside removes the device in the namespace of the calling thread; a missing
-// device is no error.
+// device is no error, nor is one that nobody can remove, as lo: a container may have
+// given it the name.
 func RemoveInside(name string) error {
 	rt, err := nlmsg.OpenCommands(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}
 	defer rt.Close()
-	return rt.Do(delLink(name))
+	if err := rt.Do(delLink(name)); !errors.Is(err, unix.EOPNOTSUPP) {
+		return err
+	}
+	return nil
 }
 
 // configure sets the device's addresses and routes, in the container.
