@@ -268,8 +268,9 @@ int main(int argc, char **argv)
 	if (answer >= 400 && answer != 404)
 		return 1;
 	status = run(&c);
+	/* The container of a run has ended, or never was: what was made for it goes. */
 	if (!strcmp(verb, "run") && !c.detach)
-		notify(&c, "delete", "done");
+		notify(&c, "create", "failed");
 	else if (!strcmp(verb, "run"))
 		notify(&c, "create", status ? "failed" : "done");
 	else

@@ -54,11 +54,19 @@ func (a *Agent) within(s Stage, o control.OCI, do func(control.OCI) error) error
 	return err
 }
 
-// starts are the containers that a runtime is starting by scon-oci.
+// starts are the containers that a runtime is starting by scon-oci. Several creates may have
+// one ID, of which the runtime refuses all but one.
 type starts struct {
-	ends    byContainer[func()] // ends the stage that a container is in
-	pending byContainer[pendingStart]
-	earlier byContainer[struct{}] // had a device before the create that is under way
+	ends    byKey[string, func()] // ends the stage that a container is in
+	pending byKey[string, pendingStart]
+	creates byKey[int, create] // that are under way, by the process of scon-oci
+}
+
+// create is what a create has made for its container.
+type create struct {
+	id      string
+	record  *Record       // nil: nothing
+	pending *pendingStart // nil: nothing is to be made before its start
 }
 
 // endStage ends the stage that a container is in, if it is in one.
@@ -75,40 +83,49 @@ type pendingStart struct {
 	bundle  string
 }
 
-// byContainer is a value for each of some containers, by ID.
-type byContainer[V any] struct {
+// byKey is a value for each of some keys.
+type byKey[K comparable, V any] struct {
 	mu sync.Mutex
-	of map[string]V
+	of map[K]V
 }
 
-func (m *byContainer[V]) put(id string, v V) {
+func (m *byKey[K, V]) put(key K, v V) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.of == nil {
-		m.of = make(map[string]V)
+		m.of = make(map[K]V)
 	}
-	m.of[id] = v
+	m.of[key] = v
 }
 
-// take removes a container's value and returns it, if it has one.
-func (m *byContainer[V]) take(id string) (v V, ok bool) {
+// take removes a key's value and returns it, if it has one.
+func (m *byKey[K, V]) take(key K) (v V, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	v, ok = m.of[id]
-	delete(m.of, id)
+	v, ok = m.of[key]
+	delete(m.of, key)
 	return v, ok
 }
 
-// ociDone ends a container's stage, and its attachments after a delete, or after a create
-// that failed.
+// ociDone ends a container's stage, and its attachments after a delete. A create that failed
+// takes along what it has made itself: where an ID is taken, the runtime's container keeps what
+// it has. Of a create that another agent began, only the bundle is known.
 func (a *Agent) ociDone(o control.OCI) error {
-	if o.Verb == "delete" || o.Outcome == "failed" {
-		a.starts.pending.take(o.ID)
-	}
 	a.starts.endStage(o.ID)
-	_, earlier := a.starts.earlier.take(o.ID)
-	if o.Verb == "delete" && o.Outcome == "done" || o.Verb == "create" && o.Outcome == "failed" && !earlier {
-		return a.detachAll(a.records.all(), ofContainer(o.ID))
+	made, _ := a.starts.creates.take(o.PID)
+	began := made.id == o.ID
+	switch {
+	case o.Verb == "delete":
+		a.starts.pending.take(o.ID)
+		if o.Outcome == "done" {
+			return a.detachAll(a.records.all(), ofContainer(o.ID))
+		}
+	case o.Verb == "create" && o.Outcome == "failed":
+		return a.detachAll(a.records.all(), func(r *Record) bool {
+			return began && r == made.record || !began && ofContainer(o.ID)(r) && r.Bundle == o.Bundle
+		})
+	case o.Verb == "create" && began && made.pending != nil:
+		a.starts.pending.put(o.ID, *made.pending)
 	}
 	return nil
 }
@@ -118,53 +135,54 @@ func ofContainer(id string) func(*Record) bool {
 	return func(r *Record) bool { return r.ContainerID == id && r.Bundle != "" }
 }
 
-// ociCreate writes the path of a prepared namespace into a container's configuration.
-// It changes nothing for a container that names no network or has a network
-// namespace already. Where an ID is taken the runtime refuses to create it again: its
-// container keeps what it has.
-func (a *Agent) ociCreate(o control.OCI) (err error) {
-	if slices.ContainsFunc(a.records.all(), ofContainer(o.ID)) {
-		a.starts.earlier.put(o.ID, struct{}{})
-		defer func() {
-			if err != nil { // which has no outcome
-				a.starts.earlier.take(o.ID)
-			}
-		}()
+// ociCreate notes what ociMake makes until the outcome.
+func (a *Agent) ociCreate(o control.OCI) error {
+	made, err := a.ociMake(o)
+	if err == nil { // else there is no outcome
+		a.starts.creates.put(o.PID, made)
 	}
+	return err
+}
+
+// ociMake writes the path of a prepared namespace into a container's configuration. It
+// changes nothing for a container that names no network or has a network namespace already.
+func (a *Agent) ociMake(o control.OCI) (made create, err error) {
+	made.id = o.ID
 	file, err := readBundle(o.Bundle)
 	if err != nil {
-		return err
+		return made, err
 	}
 	network := a.networkFor(o, file)
 	if network == "" || !file.wantsNetns() {
-		return nil
+		return made, nil
 	}
 	n := a.networks.named(network)
 	if n == nil {
-		return fmt.Errorf("container %s: %w", o.ID, unknownNetworkError(network))
+		return made, fmt.Errorf("container %s: %w", o.ID, unknownNetworkError(network))
 	}
 	if n.space == nil {
-		return fmt.Errorf("network %q has ipam.type %s: scon-oci requires ipam.type scon", n.conf.Name, n.conf.IPAM.Type)
+		return made, fmt.Errorf("network %q has ipam.type %s: scon-oci requires ipam.type scon", n.conf.Name, n.conf.IPAM.Type)
 	}
 	r := newRecord(cni.Attachment{ContainerID: o.ID, IfName: pooledName}, n.conf)
 	r.Bundle = o.Bundle
 	defer a.records.lock(r.key)()
 	if a.records.get(r.key) != nil {
-		return fmt.Errorf("container %s is already in network %q", o.ID, network)
+		return made, fmt.Errorf("container %s is already in network %q", o.ID, network)
 	}
 	if file.hasUserns() {
 		// Its device is made when its process exists.
 		if o.PidFile == "" {
-			return fmt.Errorf("container %s has a user namespace: --pid-file is required to make its device in place", o.ID)
+			return made, fmt.Errorf("container %s has a user namespace: --pid-file is required to make its device in place", o.ID)
 		}
-		a.starts.pending.put(o.ID, pendingStart{n, o.PidFile, o.Bundle})
-		return nil
+		made.pending = &pendingStart{n, o.PidFile, o.Bundle}
+		return made, nil
 	}
 	e, err := a.ready(n, o.ID)
 	if err != nil {
-		return err
+		return made, err
 	}
-	return a.ociGive(n, e, r, file)
+	made.record = r
+	return made, a.ociGive(n, e, r, file)
 }
 
 // ready returns a namespace of the pool, else one that is prepared now.

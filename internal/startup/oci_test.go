@@ -129,6 +129,87 @@ func TestOCISameID(t *testing.T) {
 	}
 }
 
+// Of creates of one ID at a time, that by the runtime keeps its device and what is to be made
+// before its start; a run that is refused keeps the others' as well.
+func TestOCISameIDAtOnce(t *testing.T) {
+	b := newBed(t)
+	b.withPool(2)
+	none := writeBundle(t, fmt.Sprintf(spec, "", ""))
+	late, goOn := filepath.Join(b.dir, "late"), filepath.Join(b.dir, "go-on")
+	slow := b.script("echo >" + late + "\nuntil [ -e " + goOn + " ]; do sleep 0.01; done\nexit 1")
+	refused := make(chan error)
+	create := func(args ...string) {
+		go func() {
+			_, err := b.oci(slow, append(args, "c")...)
+			refused <- err
+		}()
+		eventually(t, "another create is under way", func() bool { return os.Remove(late) == nil })
+	}
+	end := func() {
+		t.Helper()
+		if err := os.WriteFile(goOn, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-refused; err == nil {
+			t.Error("created twice")
+		}
+		if err := os.Remove(goOn); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create("create", "--bundle", none)
+	if out, err := b.oci("/bin/true", "create", "--bundle", writeBundle(t, fmt.Sprintf(spec, wanted, "")), "c"); err != nil {
+		t.Fatal(err, out)
+	}
+	end()
+	if s := b.state(); len(s.Attachments) != 1 {
+		t.Errorf("after a create that was refused: %+v", s.Attachments)
+	}
+	create("run", "--bundle", none)
+	end()
+	if s := b.state(); len(s.Attachments) != 1 {
+		t.Errorf("after a run that was refused: %+v", s.Attachments)
+	}
+	if out, err := b.oci("/bin/true", "delete", "c"); err != nil {
+		t.Fatal(err, out)
+	}
+	if out, err := b.oci("/bin/true", "run", "--bundle", writeBundle(t, fmt.Sprintf(spec, wanted, "")), "d"); err != nil {
+		t.Fatal(err, out)
+	}
+	if s := b.state(); len(s.Attachments) != 0 {
+		t.Errorf("after a run: %+v", s.Attachments)
+	}
+
+	// A device that is made before the start.
+	pod := nstest.New(t)
+	process := exec.Command("nsenter", "--net="+netns.Path(pod), "sleep", "1000")
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer process.Process.Kill()
+	eventually(t, "it is in its namespace", func() bool {
+		now, err := netns.Inode(fmt.Sprintf("/proc/%d/ns/net", process.Process.Pid))
+		return err == nil && now == inode(t, pod)
+	})
+	own := writeBundle(t, fmt.Sprintf(spec, wanted, `, {"type": "user"}`))
+	pidFile := filepath.Join(own, "pid")
+	if err := os.WriteFile(pidFile, fmt.Append(nil, process.Process.Pid), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := b.oci("/bin/true", "create", "--bundle", own, "--pid-file", pidFile, "c"); err != nil {
+		t.Fatal(err, out)
+	}
+	other := writeBundle(t, fmt.Sprintf(spec, wanted, `, {"type": "user"}`))
+	create("create", "--bundle", other, "--pid-file", filepath.Join(other, "pid"))
+	end()
+	if out, err := b.oci("/bin/true", "start", "c"); err != nil {
+		t.Fatal(err, out)
+	}
+	if s := b.state(); len(s.Attachments) != 1 {
+		t.Errorf("after the start: %+v", s.Attachments)
+	}
+}
+
 // A network whose addresses another IPAM plugin leases is refused at create, whether its
 // namespace is the runtime's or that of a container with a user namespace.
 func TestOCIWithDelegate(t *testing.T) {

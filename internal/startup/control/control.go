@@ -90,6 +90,7 @@ func handleOCI(w http.ResponseWriter, r *http.Request, a Agent) {
 	err := a.OCI(OCI{
 		Verb: h.Get("Oci-Verb"), Outcome: h.Get("Oci-Outcome"), ID: h.Get("Oci-Id"),
 		Bundle: h.Get("Oci-Bundle"), PidFile: h.Get("Oci-Pidfile"), Network: h.Get("Oci-Network"),
+		PID: api.PeerPID(r),
 	})
 	if err != nil {
 		api.Refuse(w, err)

@@ -95,4 +95,5 @@ type OCI struct {
 	Bundle  string `json:"bundle"`   // of create: an absolute path
 	PidFile string `json:"pid_file"` // of create: where the runtime will write the container's process
 	Network string `json:"network"`  // of create: the network of a container that names none
+	PID     int    `json:"-"`        // of scon-oci, 0 if unknown
 }
