@@ -191,13 +191,18 @@ func (u *undoList) with(fn func()) {
 	})
 }
 
-// after undoes all of it if the operation ended with an error, the last first.
+// after undoes all of it, the last first, if the operation ended with an error or a panic, which
+// ends a request and not the service. It is deferred itself.
 func (u *undoList) after(err *error) {
-	if *err == nil {
+	failed := recover()
+	if *err == nil && failed == nil {
 		return
 	}
 	for _, fn := range slices.Backward(*u) {
 		*err = errors.Join(*err, fn())
+	}
+	if failed != nil {
+		panic(failed)
 	}
 }
 
