@@ -66,8 +66,8 @@ type option struct {
 
 var options = []option{
 	{"com.docker.network.bridge.name", func(n *Network, v string) error {
-		if len(v) == 0 || len(v) > maxDeviceName || strings.ContainsAny(v, "/: \t\n") || v == "." || v == ".." {
-			return errors.New("want a device name of 1..15 bytes")
+		if len(v) > maxDeviceName || !isName(v) {
+			return errors.New("want a device name of 1..15 letters, digits, _, . and -")
 		}
 		n.Bridge = v
 		return nil
@@ -96,12 +96,20 @@ var options = []option{
 		return nil
 	}},
 	{"com.docker.network.container_iface_prefix", func(n *Network, v string) error {
-		if len(v) == 0 || len(v) > 12 || strings.ContainsAny(v, "/: \t\n") {
-			return errors.New("want a prefix of device names, 1..12 bytes")
+		if len(v) > 12 || !isName(v) {
+			return errors.New("want a prefix of device names, 1..12 letters, digits, _, . and -")
 		}
 		n.IfPrefix = v
 		return nil
 	}},
+}
+
+// isName reports whether a device can have a name that means nothing else: the kernel completes
+// names with %, and to iptables one that ends in + is every device that begins so.
+func isName(v string) bool {
+	return strings.Trim(v, ".") != "" && v[0] != '-' && !strings.ContainsFunc(v, func(r rune) bool {
+		return !strings.ContainsRune("_.-", r) && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
+	})
 }
 
 func wantBool(err error) error {
