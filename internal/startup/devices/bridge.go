@@ -21,6 +21,7 @@ type Bridge struct {
 	MTU       int            // 0 is the kernel's default
 	Alias     string         // of a bridge that was missing, "" for none
 	Addresses []netip.Prefix // of the host
+	New       bool           // a device that is there is refused with EEXIST
 	HostEnd
 }
 
@@ -30,7 +31,7 @@ type Bridge struct {
 func (h *Host) MakeBridge(b Bridge) error {
 	err := h.rt.Do(newLink(link{name: b.Name, kind: "bridge", mtu: b.MTU, mac: b.MAC}))
 	fresh := err == nil
-	if err != nil && !errors.Is(err, unix.EEXIST) {
+	if err != nil && (b.New || !errors.Is(err, unix.EEXIST)) {
 		return err
 	}
 	found, err := netlink.LinkByName(b.Name)

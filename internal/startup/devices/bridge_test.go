@@ -1,8 +1,11 @@
 package devices
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/test/bed/nstest"
 )
@@ -20,7 +23,7 @@ func inHost(t *testing.T, host string, fn func(*Host)) {
 	})
 }
 
-// A bridge that is there is used. Another device of its name stays as it is.
+// A bridge that is there is used, unless it is to be new. Another device of its name stays as it is.
 func TestMakeBridge(t *testing.T) {
 	host := nstest.New(t)
 	nstest.Run(t, host, "ip link add other type veth peer name peer")
@@ -29,6 +32,9 @@ func TestMakeBridge(t *testing.T) {
 			if err := h.MakeBridge(Bridge{Name: "br0"}); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if err := h.MakeBridge(Bridge{Name: "br0", New: true}); !errors.Is(err, unix.EEXIST) {
+			t.Errorf("a bridge that is to be new: %v", err)
 		}
 		if err := h.MakeBridge(Bridge{Name: "other"}); err == nil || !strings.Contains(err.Error(), "device other is a veth, not a bridge") {
 			t.Errorf("a device that is no bridge: %v", err)

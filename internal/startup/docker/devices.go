@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/startup/devices"
@@ -33,18 +34,39 @@ func macOf(e *Endpoint) string {
 }
 
 // makeBridge makes a network's bridge with those of the host's addresses that are
-// missing, and enables forwarding.
-func (d *Driver) makeBridge(n *Network) error {
+// missing, and enables forwarding. For a new network no device may have the name: another
+// program may make one at any time.
+func (d *Driver) makeBridge(n *Network, isNew bool) error {
 	mac, err := net.ParseMAC(n.MAC)
 	if err != nil {
 		return fmt.Errorf("bridge %s: %w", n.Bridge, err)
 	}
-	b := devices.Bridge{Name: n.Bridge, MAC: mac, MTU: n.MTU, Addresses: n.Gateways}
+	b := devices.Bridge{Name: n.Bridge, MAC: mac, MTU: n.MTU, Addresses: n.Gateways, New: isNew}
 	b.IPv6 = slices.ContainsFunc(n.Pools, n.ofFamily(true))
-	if err := d.host.MakeBridge(b); err != nil || n.Internal {
+	err = d.host.MakeBridge(b)
+	if errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("device %s exists already: choose another com.docker.network.bridge.name", n.Bridge)
+	}
+	if err != nil || n.Internal {
 		return err
 	}
 	return devices.Forward(n.Pools)
+}
+
+// removeBridge removes a network's bridge. A device of its name with another MAC address is
+// another program's.
+func (d *Driver) removeBridge(n *Network) error {
+	l, err := netlink.LinkByName(n.Bridge)
+	switch {
+	case errors.As(err, new(netlink.LinkNotFoundError)):
+		return nil
+	case err != nil:
+		return fmt.Errorf("find bridge %s: %w", n.Bridge, err)
+	case l.Attrs().HardwareAddr.String() != n.MAC:
+		d.log.Warn("docker driver: the device of a network's bridge is another program's: it stays", "bridge", n.Bridge)
+		return nil
+	}
+	return d.host.RemoveLink(n.Bridge)
 }
 
 // makePair makes an endpoint's devices, with the host's end as a port of the bridge, and
@@ -80,18 +102,6 @@ func (d *Driver) removeStrays() error {
 		if err := d.host.RemoveLink(a.Name); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// checkFree returns an error if a device has the name.
-func checkFree(name string) error {
-	_, err := netlink.LinkByName(name)
-	switch {
-	case err == nil:
-		return fmt.Errorf("device %s exists already: choose another com.docker.network.bridge.name", name)
-	case !errors.As(err, new(netlink.LinkNotFoundError)):
-		return fmt.Errorf("find device %s: %w", name, err)
 	}
 	return nil
 }

@@ -139,7 +139,7 @@ func (d *Driver) reconcile() error {
 		return d.enforce() // remove rules of a deleted network
 	}
 	for _, n := range d.networks {
-		if err := d.makeBridge(n); err != nil {
+		if err := d.makeBridge(n, false); err != nil {
 			return err
 		}
 		for id, e := range n.Endpoints {

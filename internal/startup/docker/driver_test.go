@@ -270,6 +270,26 @@ func TestCutOff(t *testing.T) {
 	w.wantNothing()
 }
 
+// A device of another program's is neither used for a network nor removed with one.
+func TestForeignBridge(t *testing.T) {
+	w := newWorld(t)
+	named := request(netID, "172.30.0.0/24", "172.30.0.1/24", map[string]any{"com.docker.network.bridge.name": "blue0"})
+	const foreign = "ip link add blue0 type bridge"
+	nstest.Run(t, w.host, foreign)
+	w.do(func() error {
+		if err := w.driver.CreateNetwork(named); err == nil || !strings.Contains(err.Error(), "device blue0 exists already: choose another") {
+			t.Errorf("a network by that device: %v", err)
+		}
+		return nil
+	})
+	nstest.Run(t, w.host, "ip link del blue0")
+	w.do(func() error { return w.driver.CreateNetwork(named) })
+	nstest.Run(t, w.host, "ip link del blue0\n"+foreign)
+	w.do(func() error { return w.driver.DeleteNetwork(&networkRequest{NetworkID: netID}) })
+	nstest.Run(t, w.host, "ip link del blue0")
+	w.wantNothing()
+}
+
 // A request that waited for its turn until the driver had ended changes nothing: neither the
 // host, nor the records, nor another namespace whose socket has the number of the driver's.
 func TestRequestAfterClose(t *testing.T) {

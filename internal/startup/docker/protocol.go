@@ -56,7 +56,7 @@ func (d *Driver) CreateNetwork(r *createNetworkRequest) (err error) {
 			err = errors.Join(err, d.forget(n))
 		}
 	}()
-	if err := d.makeBridge(n); err != nil {
+	if err := d.makeBridge(n, true); err != nil {
 		return err
 	}
 	if err := d.enforce(); err != nil {
@@ -66,7 +66,7 @@ func (d *Driver) CreateNetwork(r *createNetworkRequest) (err error) {
 	return nil
 }
 
-// makeRoom refuses a network whose bridge or subnet is in use. Docker assigns a subnet
+// makeRoom refuses a network whose bridge or subnet another one has. Docker assigns a subnet
 // once, so a conflicting network without containers is one that Docker has forgotten: it
 // is removed.
 func (d *Driver) makeRoom(n *Network) error {
@@ -84,7 +84,7 @@ func (d *Driver) makeRoom(n *Network) error {
 			return fmt.Errorf("conflict with network %.12s, bridge %s, subnets %v, which has containers", other.ID, other.Bridge, other.Pools)
 		}
 	}
-	return checkFree(n.Bridge)
+	return nil
 }
 
 // DeleteNetwork removes a network with its endpoints.
@@ -107,7 +107,7 @@ func (d *Driver) forget(n *Network) error {
 			return err
 		}
 	}
-	if err := d.host.RemoveLink(n.Bridge); err != nil {
+	if err := d.removeBridge(n); err != nil {
 		return err
 	}
 	if err := d.store.remove(n); err != nil {
