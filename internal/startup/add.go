@@ -134,6 +134,8 @@ func (d *addition) unswappable() (why string) {
 		why = "its namespace belongs to another user namespace"
 	case !isEmpty(d.ns):
 		why = "its namespace has devices already"
+	case !d.plain.has(d.ns):
+		why = "its namespace has sysctls of its own"
 	case !d.census.isFree(d.r.Number, now()):
 		why = "a process is in its namespace already" // and would stay in it
 	}

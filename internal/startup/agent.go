@@ -58,6 +58,7 @@ type Agent struct {
 	records  *records
 	networks *networks
 	census   *census
+	plain    plain
 	owners   *owners
 	starts   starts
 	tally    *tally

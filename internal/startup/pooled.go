@@ -7,8 +7,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/sysctl"
 	"github.com/scon-project/scon/internal/startup/cni"
 	"github.com/scon-project/scon/internal/startup/devices"
 	"github.com/scon-project/scon/internal/startup/ipam"
@@ -154,6 +156,58 @@ func isEmpty(ns *os.File) bool {
 		return err
 	})
 	return err == nil && hasOnlyGiven(string(devices))
+}
+
+// plain knows the settings of a new namespace.
+type plain struct {
+	mu       sync.Mutex
+	settings string
+}
+
+// has reports whether a namespace has those settings. CRI-O sets a pod's sysctls before the
+// ADD: the pooled namespace would lack them, and the next container that gets the pod's would
+// have them.
+func (p *plain) has(ns *os.File) bool {
+	there, err := settingsOf(ns)
+	if err != nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if there == p.settings {
+		return true
+	}
+	fresh, err := netns.New() // the host may have changed what it passes on
+	if err != nil {
+		return false
+	}
+	defer fresh.Close()
+	p.settings, err = settingsOf(fresh)
+	return err == nil && there == p.settings
+}
+
+// settings are those that Kubernetes lets every pod set, and others that pods often have.
+var settings = []string{
+	"net/core/somaxconn", "net/ipv4/conf/all/arp_ignore", "net/ipv4/conf/all/route_localnet", "net/ipv4/conf/all/rp_filter",
+	"net/ipv4/ip_forward", "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports", "net/ipv4/ip_nonlocal_bind",
+	"net/ipv4/ip_unprivileged_port_start", "net/ipv4/ping_group_range", "net/ipv4/tcp_congestion_control",
+	"net/ipv4/tcp_fin_timeout", "net/ipv4/tcp_keepalive_intvl", "net/ipv4/tcp_keepalive_probes", "net/ipv4/tcp_keepalive_time",
+	"net/ipv4/tcp_rmem", "net/ipv4/tcp_syncookies", "net/ipv4/tcp_tw_reuse", "net/ipv4/tcp_wmem",
+	"net/ipv6/conf/all/disable_ipv6", "net/ipv6/conf/all/forwarding",
+}
+
+// settingsOf returns the values of these settings in a namespace.
+func settingsOf(ns *os.File) (values string, err error) {
+	r := sysctl.NewReader()
+	defer r.Close()
+	err = netns.Do(netns.FdPath(ns), func() error {
+		for _, name := range settings {
+			value, _ := r.Read(name) // the kernel may lack it
+			values += value + "\n"
+		}
+		return nil
+	})
+	return values, err
 }
 
 // given are the devices of a new namespace: lo, and one of each kind of tunnel whose

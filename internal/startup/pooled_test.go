@@ -151,6 +151,9 @@ func TestInPlace(t *testing.T) {
 	})
 	t.Cleanup(func() { _ = pause.Process.Kill(); _ = pause.Wait() })
 
+	tuned := nstest.New(t)
+	nstest.Run(t, tuned, "sysctl -qw net.ipv4.ip_unprivileged_port_start=7")
+
 	for want, c := range map[string]struct {
 		path, conf string
 		env        string
@@ -161,6 +164,7 @@ func TestInPlace(t *testing.T) {
 		"or a process holds it":                 {process, b.conf(), ""},
 		"belongs to another user namespace":     {netns.Path(foreign), b.conf(), ""},
 		"its namespace has devices already":     {netns.Path(busy), b.conf(), ""},
+		"its namespace has sysctls of its own":  {netns.Path(tuned), b.conf(), ""},
 		"a process is in its namespace already": {netns.Path(inhabited), b.conf(), ""},
 	} {
 		t.Run(want, func(t *testing.T) {
