@@ -243,6 +243,9 @@ func sameNetns(pid int, namespace string) (bool, error) {
 
 // start runs a service in a session of its own and waits until it answers.
 func (t *tool) start(u unit, o service.Options, args []string) error {
+	if err := state.CheckOwn(u.Dir(o.StateDir)); err != nil {
+		return err
+	}
 	log, err := createLog(u.Dir(o.StateDir))
 	if err != nil {
 		return cmp.Or(noRoom(o.StateDir), err)

@@ -156,9 +156,30 @@ func Make(dir string) error {
 	return nil
 }
 
+// CheckOwn refuses a directory that another program keeps its files in: those with the names
+// of a service's would be overwritten and removed. A lock of SCON's is empty, and its state, even
+// if it is cut short, is no whole document without a process.
+func CheckOwn(dir string) error {
+	foreign := ""
+	var s struct{ PID any }
+	if content, err := os.ReadFile(file(dir)); err == nil && json.Unmarshal(content, &s) == nil && s.PID == nil {
+		foreign = file(dir)
+	}
+	if info, err := os.Lstat(filepath.Join(dir, "lock")); err == nil && (!info.Mode().IsRegular() || info.Size() > 0) {
+		foreign = filepath.Join(dir, "lock")
+	}
+	if foreign != "" {
+		return fmt.Errorf("use %s as state directory: %s is another program's: give another --state-dir, or --socket", dir, foreign)
+	}
+	return nil
+}
+
 // Lock makes dir if it is missing and locks it until the returned function is called or
 // the process ends. The error wraps ErrLocked if another process holds the lock.
 func Lock(dir string) (unlock func(), err error) {
+	if err := CheckOwn(dir); err != nil {
+		return nil, err
+	}
 	if err := Make(dir); err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -89,6 +90,35 @@ func TestLockIsHeldOnce(t *testing.T) {
 		t.Errorf("not free after unlock: %v", err)
 	}
 	unlock()
+}
+
+// A directory with files of another program's is refused, and they stay; one with a state file
+// that was cut short is not.
+func TestLockForeign(t *testing.T) {
+	for _, c := range []struct {
+		name, content string
+		foreign       bool
+	}{
+		{"daemon.json", "{}", true}, {"daemon.json", `{"log-driver": "local"}`, true}, {"lock", "1234\n", true},
+		{"daemon.json", `{"pid": 7, "soc`, false}, {"daemon.json", `{"pid": 7, "socket": "x"}`, false}, {"daemon.json", "", false},
+		{"lock", "", false}, {"scon.log", "log", false},
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, c.name)
+		if err := os.WriteFile(path, []byte(c.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		unlock, err := state.Lock(dir)
+		if err == nil {
+			unlock()
+		}
+		if (err != nil) != c.foreign || c.foreign && !strings.Contains(err.Error(), path+" is another program's") {
+			t.Errorf("%s with %q: %v", c.name, c.content, err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != c.content {
+			t.Errorf("%s with %q: now %q, %v", c.name, c.content, got, err)
+		}
+	}
 }
 
 // A daemon that was just killed is not treated as running.
