@@ -209,6 +209,39 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// What a container has put into its namespace costs the agent no memory when it is checked.
+func TestCheckOfMany(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+	var routes strings.Builder
+	for i := range 100_000 {
+		fmt.Fprintf(&routes, "route add unicast 11.%d.%d.%d/32 dev eth0\n", i>>16, i>>8&255, i&255)
+	}
+	file := filepath.Join(b.dir, "routes")
+	if err := os.WriteFile(file, []byte(routes.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Run(t, pod, "ip -batch "+file)
+	most := func() (kb int) {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", b.agent.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(status), "VmHWM:")
+		if _, err := fmt.Sscan(rest, &kb); err != nil {
+			t.Fatal(err)
+		}
+		return kb
+	}
+	before := most()
+	b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
+	if after := most(); after > before+32<<10 {
+		t.Errorf("the agent's memory went from %d to %d KiB", before, after)
+	}
+}
+
 // STATUS distinguishes a network in which no ADD succeeds from one whose containers have
 // lost their connection.
 func TestStatus(t *testing.T) {

@@ -1,14 +1,18 @@
 package devices
 
 import (
+	"encoding/binary"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/nlmsg"
 	"github.com/scon-project/scon/internal/startup/cni"
 	"github.com/scon-project/scon/internal/startup/ipam"
 )
@@ -102,30 +106,77 @@ func upLink(name string) (netlink.Link, error) {
 	return l, nil
 }
 
+// checkAddresses returns an error if the container's device lacks an address or a route. The
+// container may have any number of them, so they are not collected.
 func checkAddresses(l netlink.Link, a Attached) error {
-	there, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	addrs := make(map[netip.Addr]bool)
+	for _, want := range a.Leases {
+		addrs[want.Address.Addr()] = true
+	}
+	err := dump(unix.RTM_GETADDR, unix.SizeofIfAddrmsg, func(header []byte, attrs iter.Seq2[uint16, []byte]) {
+		if indexAt(header[4:]) != l.Attrs().Index {
+			return
+		}
+		for typ, value := range attrs {
+			if addr, ok := netip.AddrFromSlice(value); ok && (typ == unix.IFA_LOCAL || typ == unix.IFA_ADDRESS && addr.Is6()) {
+				delete(addrs, addr)
+			}
+		}
+	})
 	if err != nil {
 		return fmt.Errorf("list addresses of %s: %w", a.Name, err)
 	}
-	for _, want := range a.Leases {
-		if !slices.ContainsFunc(there, func(got netlink.Addr) bool {
-			addr, ok := netip.AddrFromSlice(got.IP)
-			return ok && addr.Unmap() == want.Address.Addr()
-		}) {
-			return fmt.Errorf("device %s of the container lacks its address %v", a.Name, want.Address)
-		}
+	for addr := range addrs {
+		return fmt.Errorf("device %s of the container lacks its address %v", a.Name, addr)
 	}
-	routes, err := netlink.RouteList(l, netlink.FAMILY_ALL)
+	routes := make(map[netip.Prefix]bool)
+	for _, want := range a.Routes {
+		routes[want] = true
+	}
+	err = dump(unix.RTM_GETROUTE, unix.SizeofRtMsg, func(header []byte, attrs iter.Seq2[uint16, []byte]) {
+		family, bits, out := header[0], int(header[1]), 0
+		dst := netip.IPv4Unspecified()
+		if family == unix.AF_INET6 {
+			dst = netip.IPv6Unspecified()
+		}
+		for typ, value := range attrs {
+			switch typ {
+			case unix.RTA_DST:
+				dst, _ = netip.AddrFromSlice(value)
+			case unix.RTA_OIF:
+				out = indexAt(value)
+			}
+		}
+		if header[4] == unix.RT_TABLE_MAIN && out == l.Attrs().Index {
+			delete(routes, netip.PrefixFrom(dst, bits))
+		}
+	})
 	if err != nil {
 		return fmt.Errorf("list routes of %s: %w", a.Name, err)
 	}
-	for _, want := range a.Routes {
-		if !slices.ContainsFunc(routes, func(got netlink.Route) bool { return leadsTo(got, want) }) {
-			return fmt.Errorf("the container lacks its route to %v", want)
-		}
+	for want := range routes {
+		return fmt.Errorf("the container lacks its route to %v", want)
 	}
 	return nil
 }
+
+// dump calls fn for each object of a kind in the namespace of the calling thread, with its
+// header of that size and its attributes.
+func dump(typ uint16, size int, fn func(header []byte, attrs iter.Seq2[uint16, []byte])) error {
+	s, err := nlmsg.OpenRequests(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return s.Request(nlmsg.Request{Type: typ, Flags: unix.NLM_F_DUMP, Data: make([]byte, size)}, func(m nlmsg.Message) {
+		if len(m.Data) >= size {
+			fn(m.Data[:size], nlmsg.Attributes(m.Data[size:]))
+		}
+	})
+}
+
+// indexAt returns the ifindex at the beginning of b.
+func indexAt(b []byte) int { return int(binary.NativeEndian.Uint32(b)) }
 
 // leadsTo reports whether a route has a destination. The kernel reports none for the
 // default route.
@@ -139,16 +190,20 @@ func leadsTo(r netlink.Route, want netip.Prefix) bool {
 
 // isShaped returns an error if a device lacks its token bucket filter.
 func isShaped(l netlink.Link) error {
-	qdiscs, err := netlink.QdiscList(nil)
+	const sizeofTcmsg, kind = 20, 1 // struct tcmsg, TCA_KIND
+	shaped := false
+	err := dump(unix.RTM_GETQDISC, sizeofTcmsg, func(header []byte, attrs iter.Seq2[uint16, []byte]) {
+		for typ, value := range attrs {
+			shaped = shaped || typ == kind && unix.ByteSliceToString(value) == "tbf" && indexAt(header[4:]) == l.Attrs().Index
+		}
+	})
 	if err != nil {
 		return fmt.Errorf("list qdiscs: %w", err)
 	}
-	for _, q := range qdiscs {
-		if q.Attrs().LinkIndex == l.Attrs().Index && q.Type() == "tbf" {
-			return nil
-		}
+	if !shaped {
+		return fmt.Errorf("device %s lacks its rate limit", l.Attrs().Name)
 	}
-	return fmt.Errorf("device %s lacks its rate limit", l.Attrs().Name)
+	return nil
 }
 
 // checkTap returns an error if the microVM's tap is missing or not connected to the
