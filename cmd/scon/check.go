@@ -11,6 +11,7 @@ import (
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/express/discover"
 	"github.com/scon-project/scon/internal/service"
+	"github.com/scon-project/scon/internal/startup"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -34,6 +35,11 @@ func (u unit) refused(c config.Config, works *config.Config) (key string, err er
 		}
 		if err := api.CheckGroup(c.SocketGroup); err != nil {
 			return "socket_group", err
+		}
+	}
+	if u.Service == state.Startup && c.Startup.Enabled {
+		if _, err := startup.ReadNetworks(c.Startup); err != nil {
+			return "startup.networks", err
 		}
 	}
 	for _, a := range u.addresses(c) {

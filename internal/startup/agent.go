@@ -114,24 +114,33 @@ func New(o Options) (_ *Agent, err error) {
 	return a, nil
 }
 
+// ReadNetworks reads the networks of the configuration.
+func ReadNetworks(c config.Startup) (networks []*cni.Conf, err error) {
+	files := make(map[string]string) // by network
+	for _, path := range c.Networks {
+		n, err := cni.Load(path)
+		if err != nil {
+			return nil, err
+		}
+		if other := files[n.Name]; other != "" {
+			return nil, fmt.Errorf("startup.networks: %s and %s both configure network %q", other, path, n.Name)
+		}
+		files[n.Name] = path
+		networks = append(networks, n)
+	}
+	return networks, nil
+}
+
 // loadNetworks prepares the networks of the configuration. A network that cannot
 // be prepared now is prepared at its first ADD.
 func (a *Agent) loadNetworks() error {
-	files := make(map[string]string) // by network
-	for _, path := range a.opts.Config.Networks {
-		c, err := cni.Load(path)
-		if err != nil {
-			return err
-		}
-		if other := files[c.Name]; other != "" {
-			return fmt.Errorf("startup.networks: %s and %s both configure network %q", other, path, c.Name)
-		}
-		files[c.Name] = path
+	networks, err := ReadNetworks(a.opts.Config)
+	for _, c := range networks {
 		if err := a.prepare(a.networks.get(c)); err != nil {
-			a.log.Warn("prepare a network", "file", path, "error", err)
+			a.log.Warn("prepare a network", "network", c.Name, "error", err)
 		}
 	}
-	return nil
+	return err
 }
 
 // reconcileInterval is how often the agent searches for containers that ended without
