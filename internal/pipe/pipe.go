@@ -70,6 +70,7 @@ type Broker struct {
 	running   sync.WaitGroup
 	pulse     *service.Pulse // of recheckAll
 	changed   chan time.Time // time of a change of rules that is not processed yet
+	moves     moves
 	proofs    proofs
 	distances distances
 	rejecting chan struct{} // semaphore of reject

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/host/changes"
 	"github.com/scon-project/scon/internal/pipe/engine"
 	"github.com/scon-project/scon/internal/service"
 )
@@ -18,6 +19,39 @@ func (b *Broker) Recheck() {
 	case b.changed <- time.Now():
 	default: // an earlier change is still pending
 	}
+}
+
+// networkChanged is Recheck for a change of the network. A MAC address or a neighbour may move
+// because a container sends under another one's address, which takes CAP_NET_RAW: such changes
+// have the proofs of others repeated once in proofAge, as if nothing had announced them.
+func (b *Broker) networkChanged(e changes.Event) {
+	if e.Kind != changes.FDB && e.Kind != changes.Neighbour {
+		b.Recheck()
+	} else if wait, due := b.moves.next(time.Now()); due {
+		time.AfterFunc(wait, b.Recheck)
+	}
+}
+
+// moves spaces the rounds after moves.
+type moves struct {
+	mu   sync.Mutex
+	last time.Time // when the latest round begins
+}
+
+// next returns when the round after a move is to begin; due is false if one is to begin that
+// the move precedes.
+func (m *moves) next(now time.Time) (wait time.Duration, due bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now.Before(m.last) {
+		return 0, false
+	}
+	if next := m.last.Add(proofAge); now.Before(next) {
+		m.last = next
+	} else {
+		m.last = now
+	}
+	return m.last.Sub(now), true
 }
 
 const (

@@ -32,7 +32,7 @@ func Run(ctx context.Context, o service.Options, copier NewCopier) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	network, err := changes.Watch(ctx, changes.Options{OnStale: func(changes.Event) { b.Recheck() }})
+	network, err := changes.Watch(ctx, changes.Options{OnStale: b.networkChanged})
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func Run(ctx context.Context, o service.Options, copier NewCopier) (err error) {
 	}
 	o.Logger.Info("the pipe is up", "socket", Socket(o.StateDir))
 	go service.NewWatchdog().Probe(ctx, func() error { b.Status(); return nil }, b.pulse)
-	for range network { // until ctx ends; OnStale has called Recheck
+	for range network { // until ctx ends; OnStale is called before
 	}
 	if ctx.Err() == nil {
 		err = errors.New("the kernel no longer announces changes of the network")
