@@ -171,13 +171,27 @@ func (p *pod) ask(verb string) {
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%s of %s: %v; the service waits for:\n%s", verb, p.id, err, stacks(p.b, state.Startup))
 	}
 	defer response.Body.Close()
 	answer, _ := io.ReadAll(response.Body)
 	if response.StatusCode != http.StatusOK {
 		t.Fatalf("%s of %s: %s: %s", verb, p.id, response.Status, answer)
 	}
+}
+
+// stacks returns where the threads of a service are in the kernel.
+func stacks(b *scontest.Bed, of state.Service) (all string) {
+	s, err := state.Read(of.Dir(b.StateDir()))
+	if err != nil {
+		return err.Error()
+	}
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stack", s.PID)) // the pattern is valid
+	for _, path := range threads {
+		stack, _ := os.ReadFile(path) // the thread may have ended
+		all += path + ":\n" + string(stack)
+	}
+	return all
 }
 
 // load is a program in container 1 that sends to a program in container 2 through the
