@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -17,14 +19,17 @@ import (
 // root only the socket is seen.
 func (u unit) remains(dir, socket string) (why string, left []string) {
 	s, _ := state.Read(u.Dir(dir)) // one that is corrupt or not readable is as good as none
-	if exists(socket) {
-		left = append(left, "socket "+socket)
+	sockets := []string{socket}
+	if u.Service == state.Pipe {
+		sockets = append(sockets, pipe.Socket(dir))
 	}
-	if u.Service == state.Pipe && exists(pipe.Socket(dir)) {
-		left = append(left, "socket "+pipe.Socket(dir))
+	for _, path := range sockets {
+		if info, err := os.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSocket {
+			left = append(left, "socket "+path)
+		}
 	}
 	for _, name := range []string{"daemon.json", "lock"} {
-		if path := filepath.Join(u.Dir(dir), name); exists(path) {
+		if path := filepath.Join(u.Dir(dir), name); exists(path) && state.CheckOwn(u.Dir(dir)) == nil {
 			left = append(left, path)
 		}
 	}
