@@ -100,8 +100,11 @@ func (c *Change) addSet(t *table, name string, before *set) {
 		c.mapped = true
 		was := r.matters()
 		t.reclassify(r, now, before, delta)
-		if is := r.matters(); was != is {
-			r.chain.judging += map[bool]int{true: 1, false: -1}[is]
+		switch is := r.matters(); {
+		case is && !was:
+			r.chain.judging++
+		case was && !is:
+			r.chain.judging--
 		}
 		r.chain.changedWay()
 		r.chain.activated = false

@@ -369,7 +369,7 @@ func (k *compiler) inRange(e nftExpr) {
 		return
 	}
 	not := e.number(unix.NFTA_RANGE_OP) == unix.NFT_RANGE_NEQ
-	text := holds.text + map[bool]string{true: " != ", false: " "}[not] + holds.show(low) + "-" + holds.show(high)
+	text := holds.text + operator(not) + holds.show(low) + "-" + holds.show(high)
 	to := at + len(low)
 	k.step(step{text: text, why: holds.what(), pure: true, check: func(m *machine) truth {
 		return between(m.registers[at:to], low, high).invert(not)
@@ -489,6 +489,14 @@ func (k *compiler) immediate(e nftExpr) {
 	}
 	value := known(parseAttrs(data).get(unix.NFTA_DATA_VALUE)...)
 	k.load(e, unix.NFTA_IMMEDIATE_DREG, len(value), source{text: "constant", format: hex}, func(_ *machine, to []octet) { copy(to, value) })
+}
+
+// operator is how nft writes a comparison, inverted or not.
+func operator(not bool) string {
+	if not {
+		return " != "
+	}
+	return " "
 }
 
 // hash compiles jhash of registers, and the hash of a connection's addresses.

@@ -71,9 +71,9 @@ func (p headerField) source(f family) source {
 	if s, ok := named[p]; ok {
 		return s
 	}
-	name := map[uint32]string{link: "ll", network: "nh", transport: "th"}[p.base]
-	if name == "" {
-		name = "inner"
+	name := "inner"
+	if names := [...]string{link: "ll", network: "nh", transport: "th"}; int(p.base) < len(names) {
+		name = names[p.base]
 	}
 	return source{fmt.Sprintf("payload @%s,%d,%d", name, 8*p.offset, 8*p.length), hex}
 }
@@ -386,14 +386,10 @@ func ctState(b []byte) string {
 	if len(b) != 4 {
 		return hex(b)
 	}
-	names := ""
-	for bit, name := range map[uint32]string{1: "invalid", 2: "established", 4: "related", 8: "new", 64: "untracked"} {
-		if binary.NativeEndian.Uint32(b) == bit {
-			names = name
+	for bit, name := range [...]string{"invalid", "established", "related", "new", 6: "untracked"} {
+		if name != "" && binary.NativeEndian.Uint32(b) == 1<<bit {
+			return name
 		}
 	}
-	if names == "" {
-		return hostEndian(b)
-	}
-	return names
+	return hostEndian(b)
 }

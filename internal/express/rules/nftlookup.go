@@ -26,7 +26,7 @@ func (k *compiler) lookup(e nftExpr) {
 	if s.flags&unix.NFT_SET_ANONYMOUS != 0 {
 		shown = "{ ... }"
 	}
-	text, to := k.keyText(at, s.key)+map[bool]string{true: " != ", false: " "}[not]+shown, at+s.key
+	text, to := k.keyText(at, s.key)+operator(not)+shown, at+s.key
 	k.step(step{why: name + " (its elements judge packets)", pure: true, check: func(*machine) truth {
 		if s.judges {
 			return varies
@@ -133,8 +133,11 @@ func (k *compiler) objref(e nftExpr) {
 	case typ == secmark: // SELinux judges packets by it
 		k.step(silently(always("secmark name " + name)))
 	default:
-		kinds := map[uint32]string{2: "quota", 4: "limit", 5: "ct count", ctExpect: "ct expectation"}
-		s := needing(strings.TrimSpace(kinds[typ]+" name "+name), kinds[typ])
+		kind := ""
+		if kinds := [...]string{2: "quota", 4: "limit", 5: "ct count", ctExpect: "ct expectation"}; int(typ) < len(kinds) {
+			kind = kinds[typ]
+		}
+		s := needing(strings.TrimSpace(kind+" name "+name), kind)
 		if typ == ctExpect {
 			s = expecting(s)
 		}

@@ -134,8 +134,11 @@ func (d device) diff(to device) string {
 	if d.name != to.name { // rules name devices
 		what = append(what, "was "+d.name)
 	}
-	if d.up != to.up {
-		what = append(what, map[bool]string{true: "up", false: "down"}[to.up])
+	switch {
+	case to.up && !d.up:
+		what = append(what, "up")
+	case d.up && !to.up:
+		what = append(what, "down")
 	}
 	if d.operstate != to.operstate {
 		what = append(what, fmt.Sprintf("operational state %d", to.operstate))
