@@ -349,7 +349,7 @@ func (c *Composer) confirm(e *contable.Conentry, answer conntrack.Answer) bool {
 	}
 	if conn.Mark != e.Mark {
 		e.Mark = conn.Mark
-		return c.table.Withdraw(e)
+		return !c.keepByRule(subjectOf(e), c.table.Conn(e)) && c.table.Withdraw(e)
 	}
 	return true
 }

@@ -10,6 +10,9 @@ import (
 
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/contable"
+	"github.com/scon-project/scon/internal/express/datapath"
+	"github.com/scon-project/scon/internal/express/discover"
+	"github.com/scon-project/scon/internal/express/rules"
 )
 
 // However many Conentries are in doubt, few are asked for between two beats,
@@ -70,6 +73,29 @@ func TestConfirmTranslation(t *testing.T) {
 	conn.Reply.Dst = netip.AddrPortFrom(conn.Reply.Dst.Addr(), 4001)
 	if c.confirm(e, conntrack.Answer{Conn: conn}) {
 		t.Error("another one is the same")
+	}
+}
+
+// marksJudge is rules that judge single packets of connections with a mark.
+type marksJudge struct{ onePort }
+
+func (m *marksJudge) Touches(c rules.Conn) (r rules.Rule, touched bool) { return r, c.Mark == 1 }
+
+// The rules are asked again about a connection whose mark conntrack has been told to change.
+func TestConfirmMark(t *testing.T) {
+	t.Parallel()
+	table, _ := newTable(t, 1)
+	judge := &marksJudge{onePort{port: discover.Port{Index: 7}}}
+	c := New(Options{Table: table, Ports: judge, Rules: judge, Lease: time.Second, LeaseMax: time.Minute, Keep: func(int, datapath.Kept) {}})
+	conn := masqueraded(4000)
+	e, err := table.Compose(contable.End{Port: 7}, conn.Orig, conn, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, conn.Mark = range []uint32{2, 1} {
+		if stays := c.confirm(e, conntrack.Answer{Conn: conn}); stays != (conn.Mark == 2) {
+			t.Errorf("with mark %d it stays: %v", conn.Mark, stays)
+		}
 	}
 }
 

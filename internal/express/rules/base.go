@@ -41,6 +41,8 @@ type base struct {
 	devices  []string // of ingress and egress, "eth*" for all with that prefix
 	nat      bool     // of type nat: it sees the first packet of a connection only
 	drops    bool     // its policy: what reaches its end is dropped
+	uses     markUse  // of the rules that its packets may reach
+	at       int64    // place, while marks matter
 }
 
 // starting reports whether the chain sees no packets of an express connection,
@@ -279,7 +281,7 @@ func (b *base) followWith(m *machine, c *Conn, unreplied bool) {
 	})
 }
 
-// findHits adds to hits all rules that judge single packets or that are silent, in
+// findHits adds to hits all rules that judge single packets, that are silent or that set marks, in
 // the chain or in chains that it leads to, and those chains to chains. It reports
 // whether there are any.
 func (b *base) findHits(hits map[*rule]bool, chains map[*chain]bool) (found bool) {
@@ -292,8 +294,11 @@ func (b *base) findHits(hits map[*rule]bool, chains map[*chain]bool) (found bool
 		hits[r], found = true, true
 		return true
 	}}
+	b.uses = 0
 	for r := range rules {
-		if r.isSilent() {
+		uses := r.markUse()
+		b.uses |= uses
+		if r.isSilent() || uses != 0 {
 			hits[r], found = true, true
 		}
 	}

@@ -27,6 +27,7 @@ type step struct {
 	silent func() bool
 	// byMark means that this is a connection's mark, which conntrack can be asked for.
 	byMark bool
+	marks  markUse // what it has to do with marks
 }
 
 // kind is how a rule ends for a packet.
@@ -143,6 +144,10 @@ type machine struct {
 	lacks      string // what the rule depends on and express packets lack at the hook
 	affected   bool   // a step was reached that does more than check
 
+	marks *marks // what is known of marks; nil if they are not followed
+	at    *rule  // that is applied
+	whole bool   // all packets that are followed have got to this step
+
 	change *Change // stops where packets reach a rule that has changed; or nil
 }
 
@@ -166,6 +171,7 @@ const (
 
 // run follows packets through a chain.
 func (m *machine) run(c *chain, depth int) (left outcome) {
+	asked := m.marks != nil && m.marks.asked
 	for _, r := range m.rulesOf(c) {
 		if m.budget--; m.budget < 0 || depth > maxDepth {
 			m.touch(r, "too many rules to follow")
@@ -180,6 +186,10 @@ func (m *machine) run(c *chain, depth int) (left outcome) {
 				continue
 			}
 			// Its set has changed, and they find what they found before: they go on by that.
+		}
+		m.whole = left == 0 && !m.partial
+		if m.marks != nil {
+			m.marks.asked = asked
 		}
 		matched := m.apply(r)
 		if matched == no {
@@ -203,6 +213,7 @@ func (m *machine) run(c *chain, depth int) (left outcome) {
 				return left
 			}
 		}
+		asked = asked || m.marks != nil && m.marks.asked && left != 0
 	}
 	return left | passed
 }
@@ -220,8 +231,10 @@ func (m *machine) rulesOf(c *chain) []*rule {
 func (m *machine) follow(r *rule, v verdict, depth int) outcome {
 	switch v.kind {
 	case accepts:
+		m.settle()
 		return accepted
 	case drops, rejects:
+		m.settle()
 		m.dropper = r
 		if v.kind == rejects && m.first {
 			m.touch(r, "reject")
@@ -241,7 +254,7 @@ func (m *machine) apply(r *rule) truth {
 	r.ready()
 	t := yes
 	why := ""
-	m.verdicts, m.lacks = nil, ""
+	m.verdicts, m.lacks, m.at = nil, "", r
 	for i := range r.steps {
 		s := &r.steps[i]
 		m.affected = m.affected || !s.pure
@@ -264,6 +277,7 @@ func (m *machine) apply(r *rule) truth {
 			why = s.reason()
 		}
 		t = t.and(u)
+		m.whole = m.whole && u == yes
 	}
 	if m.bare {
 		why = m.lacks

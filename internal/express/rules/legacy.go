@@ -326,12 +326,12 @@ func (l *legacyForm) addresses(ip []byte) (src, dst, srcMask, dstMask []byte) {
 // ipMatch checks the addresses, protocol and devices of a rule of iptables-legacy.
 func (l *legacyForm) ipMatch(ip []byte) step {
 	inverted := func(bit byte) bool { return ip[l.inverted]&bit != 0 }
-	device := func(d *Device, name, mask int) truth {
+	device := func(m *machine, d *Device, name, mask int) truth {
 		if bytes.Count(ip[mask:mask+unix.IFNAMSIZ], []byte{0}) == unix.IFNAMSIZ {
 			return yes
 		}
 		var octets [unix.IFNAMSIZ]octet
-		d.loadName(octets[:])
+		m.loadName(d, octets[:])
 		return equal(octets[:], ip[name:name+unix.IFNAMSIZ], ip[mask:mask+unix.IFNAMSIZ])
 	}
 	fragment, unsure := ip[l.flags]&l.flagFragment != 0, ip[l.flags]&l.flagUnknown != 0
@@ -352,8 +352,8 @@ func (l *legacyForm) ipMatch(ip []byte) step {
 		if t == no {
 			return no
 		}
-		t = t.and(device(m.iif, l.inDevice, l.inMask).invert(inverted(invertIn)))
-		return t.and(device(m.oif, l.outDevice, l.outMask).invert(inverted(invertOut)))
+		t = t.and(device(m, m.iif, l.inDevice, l.inMask).invert(inverted(invertIn)))
+		return t.and(device(m, m.oif, l.outDevice, l.outMask).invert(inverted(invertOut)))
 	}}
 }
 

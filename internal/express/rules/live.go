@@ -257,7 +257,7 @@ func (l *Live) readWith(exact *exactCounters) error {
 func (l *Live) refresh() {
 	r := Ruleset{opts: l.opts, exact: l.exact, legacy: l.legacy, tabled: maps.Clone(l.families), hasLegacy: len(l.families) > 0}
 	l.nft.addFamilies(r.tabled)
-	led := l.nft.judging()
+	led := l.nft.judging(l.others.bases)
 	for c := range l.led {
 		if !led[c] {
 			c.activate(false)
@@ -280,6 +280,7 @@ func (l *Live) refresh() {
 	}
 	r.bases, r.outer = append(r.bases, l.others.bases...), append(r.outer, l.others.outer...)
 	r.early = append(r.early, l.others.early...)
+	r.orderMarks()
 	r.silent, r.hidesEnds = l.others.silent, l.others.hidesEnds || l.nft.hidesEnds
 	for c := range led {
 		r.silent = r.silent || slices.ContainsFunc(c.rules, func(r *rule) bool { return r.silent })
@@ -297,13 +298,20 @@ func (l *Live) PerPacket() []Rule {
 }
 
 // judging returns the chains that packets may get to which may get to a rule that
-// judges single packets, keeps them from conntrack, or is silent.
-func (n *nftables) judging() map[*chain]bool {
+// judges single packets, keeps them from conntrack, or is silent; or sets a mark, if those of
+// connections are set, there or by other base chains.
+func (n *nftables) judging(others []*base) map[*chain]bool {
 	led := make(map[*chain]bool)
+	marks := usesOf(others)
+	for _, b := range n.bases {
+		b.findUses()
+		marks |= b.uses
+	}
 	for _, b := range n.bases {
 		reached := b.reached(false)
+		leads := marks&setsConnMark != 0 && b.uses != 0
 		for c := range reached {
-			if c.judging > 0 {
+			if leads || c.judging > 0 {
 				maps.Copy(led, reached)
 				break
 			}
@@ -326,7 +334,7 @@ func (c *chain) activate(led bool) {
 		return
 	}
 	for _, r := range c.all {
-		if r.leaves || r.matters() {
+		if r.leaves || r.matters() || r.uses != 0 {
 			r.active = true
 			r.ready()
 			c.rules = append(c.rules, r)

@@ -48,10 +48,6 @@ type compiler struct {
 	tagged bool
 	// loaded is what the registers hold, by their first 4 bytes.
 	loaded [16]source
-	// flips are the registers that hold a mark with bits inverted or moved, or what is
-	// looked up by one: where it becomes the mark, a different one with each packet, if
-	// the function says so.
-	flips [16]func() bool
 }
 
 // source is where the content of a register comes from.
@@ -153,6 +149,9 @@ func (k *compiler) add(e nftExpr) {
 	}
 }
 
+// constant is what a register holds that a rule loads a value into.
+const constant = "constant"
+
 // flowAdd gives connections to a flowtable.
 const flowAdd = "flow add"
 
@@ -193,7 +192,7 @@ func (k *compiler) load(e nftExpr, dreg uint16, length int, src source, load fun
 		k.strange(e)
 		return
 	}
-	*holds, k.flips[at/4] = src, nil
+	*holds = src
 	to := at + length
 	padded := at + (length+3)&^3
 	k.step(step{pure: true, check: func(m *machine) truth {
@@ -335,6 +334,7 @@ func (k *compiler) cmp(e nftExpr) {
 	if holds.text == namedFields[etherTypeField].text && op == unix.NFT_CMP_EQ && (bytes.Equal(value, []byte{0x81, 0x00}) || bytes.Equal(value, []byte{0x88, 0xa8})) {
 		k.tagged = true
 	}
+	k.asks(at, len(value))
 	to := at + len(value)
 	s := step{text: holds.text + [...]string{" ", " != ", " < ", " <= ", " > ", " >= "}[op] + holds.show(value), why: holds.what(), pure: true}
 	s.check = func(m *machine) truth {
@@ -370,6 +370,7 @@ func (k *compiler) inRange(e nftExpr) {
 	}
 	not := e.number(unix.NFTA_RANGE_OP) == unix.NFT_RANGE_NEQ
 	text := holds.text + operator(not) + holds.show(low) + "-" + holds.show(high)
+	k.asks(at, len(low))
 	to := at + len(low)
 	k.step(step{text: text, why: holds.what(), pure: true, check: func(m *machine) truth {
 		return between(m.registers[at:to], low, high).invert(not)
@@ -391,14 +392,7 @@ func (k *compiler) bitwise(e nftExpr) {
 	xor := bytes.Clone(e.nested(unix.NFTA_BITWISE_XOR).get(unix.NFTA_DATA_VALUE))
 	const op = 6 // NFTA_BITWISE_OP
 	src := *holds
-	isMark, flips := holds.isMark(), k.flips[from/4]
-	defer func() { k.flips[at/4] = flips }()
 	if e.number(op) == 0 && len(mask) == length && len(xor) == length {
-		for i := range mask {
-			if isMark && mask[i]&xor[i] != 0 {
-				flips = certainly
-			}
-		}
 		src.text += " & " + holds.show(mask)
 		*result = src
 		k.step(step{pure: true, check: func(m *machine) truth {
@@ -413,10 +407,6 @@ func (k *compiler) bitwise(e nftExpr) {
 			return yes
 		}})
 		return
-	}
-	const and, or = 3, 4 // NFT_BITWISE_*, which change a mark only once
-	if isMark && e.number(op) != and && e.number(op) != or {
-		flips = certainly
 	}
 	second := e.number(sreg2)
 	from2, _, ok := k.register(second, length)
@@ -454,7 +444,7 @@ func (k *compiler) byteorder(e nftExpr) {
 	if length < size && at == from {
 		return // the kernel converts whole units
 	}
-	*result, k.flips[at/4] = *holds, k.flips[from/4]
+	*result = *holds
 	if length%size != 0 { // the rest is not known
 		k.mix(at, length, result, *holds, func(m *machine) bool { return doubt(m.registers[from:from+length]) == varies })
 		return
@@ -488,7 +478,7 @@ func (k *compiler) immediate(e nftExpr) {
 		return
 	}
 	value := known(parseAttrs(data).get(unix.NFTA_DATA_VALUE)...)
-	k.load(e, unix.NFTA_IMMEDIATE_DREG, len(value), source{text: "constant", format: hex}, func(_ *machine, to []octet) { copy(to, value) })
+	k.load(e, unix.NFTA_IMMEDIATE_DREG, len(value), source{text: constant, format: hex}, func(_ *machine, to []octet) { copy(to, value) })
 }
 
 // operator is how nft writes a comparison, inverted or not.
@@ -509,9 +499,6 @@ func (k *compiler) hash(e nftExpr) {
 	case ok1 && e.number(unix.NFTA_HASH_TYPE) == symmetric:
 		k.mix(at, 4, result, source{text: "symhash"}, func(*machine) bool { return false })
 	case ok1 && ok2:
-		if k.holdsMark(from, length) {
-			defer func() { k.flips[at/4] = certainly }()
-		}
 		k.mix(at, 4, result, source{text: "jhash " + holds.text}, func(m *machine) bool {
 			return doubt(m.registers[from:from+length]) == varies
 		})

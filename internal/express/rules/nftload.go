@@ -94,11 +94,11 @@ var metaKeys = map[uint32]metaKey{
 	unix.NFT_META_LEN:         {"meta length", 4, hostEndian, varying},
 	unix.NFT_META_PROTOCOL:    {"meta protocol", 2, hex, protocolOfLink},
 	unix.NFT_META_PRIORITY:    {"meta priority", 4, hostEndian, unknown},
-	unix.NFT_META_MARK:        {"meta mark", 4, hostEndian, unknown},
-	unix.NFT_META_IIF:         {"iif", 4, hostEndian, func(m *machine, to []octet) { m.iif.loadIndex(to) }},
-	unix.NFT_META_OIF:         {"oif", 4, hostEndian, func(m *machine, to []octet) { m.oif.loadIndex(to) }},
-	unix.NFT_META_IIFNAME:     {"iifname", unix.IFNAMSIZ, deviceName, func(m *machine, to []octet) { m.iif.loadName(to) }},
-	unix.NFT_META_OIFNAME:     {"oifname", unix.IFNAMSIZ, deviceName, func(m *machine, to []octet) { m.oif.loadName(to) }},
+	unix.NFT_META_MARK:        {packetMarkName, 4, hostEndian, (*machine).loadPacketMark},
+	unix.NFT_META_IIF:         {"iif", 4, hostEndian, func(m *machine, to []octet) { m.loadIndex(m.iif, to) }},
+	unix.NFT_META_OIF:         {"oif", 4, hostEndian, func(m *machine, to []octet) { m.loadIndex(m.oif, to) }},
+	unix.NFT_META_IIFNAME:     {"iifname", unix.IFNAMSIZ, deviceName, func(m *machine, to []octet) { m.loadName(m.iif, to) }},
+	unix.NFT_META_OIFNAME:     {"oifname", unix.IFNAMSIZ, deviceName, func(m *machine, to []octet) { m.loadName(m.oif, to) }},
 	unix.NFT_META_IIFTYPE:     {"iiftype", 2, hex, unknown},
 	unix.NFT_META_OIFTYPE:     {"oiftype", 2, hex, unknown},
 	unix.NFT_META_SKUID:       {"meta skuid", 4, hostEndian, unknown},
@@ -159,7 +159,8 @@ func inLayer3(value ...byte) func(*machine, []octet) {
 	}
 }
 
-func (d *Device) loadIndex(to []octet) {
+func (m *machine) loadIndex(d *Device, to []octet) {
+	m.askDevice(d)
 	clear(to)
 	if d != nil && d.Index != 0 {
 		var index [4]byte
@@ -168,7 +169,8 @@ func (d *Device) loadIndex(to []octet) {
 	}
 }
 
-func (d *Device) loadName(to []octet) {
+func (m *machine) loadName(d *Device, to []octet) {
+	m.askDevice(d)
 	clear(to)
 	if d != nil {
 		name := d.name()
@@ -198,7 +200,7 @@ func (k *compiler) setMeta(e nftExpr, key uint32) {
 	const length = 4
 	switch key {
 	case unix.NFT_META_MARK:
-		k.setMark(e, unix.NFTA_META_SREG, metaKeys[key].name)
+		k.setMark(e, unix.NFTA_META_SREG, setsPacketMark, metaKeys[key].name)
 	case unix.NFT_META_PRIORITY, unix.NFT_META_SECMARK:
 		k.use(e, unix.NFTA_META_SREG, length, metaKeys[key].name+" set")
 	default:
@@ -247,7 +249,7 @@ var ctKeys = map[uint32]ctKey{
 			to[i] = octet{value: v[i], known: b[i], varies: d[i]}
 		}
 	}},
-	unix.NFT_CT_MARK:       {"ct mark", 4, hostEndian, nil},
+	unix.NFT_CT_MARK:       {connMarkName, 4, hostEndian, (*machine).loadConnMark},
 	unix.NFT_CT_SECMARK:    {"ct secmark", 4, hostEndian, nil},
 	unix.NFT_CT_EXPIRATION: {"ct expiration", 4, hostEndian, ctVaries},
 	unix.NFT_CT_HELPER:     {"ct helper", 16, deviceName, nil},
@@ -288,7 +290,7 @@ func (k *compiler) ct(e nftExpr) {
 			k.step(zoning(""))
 		}
 		if key == unix.NFT_CT_MARK {
-			k.setMark(e, unix.NFTA_CT_SREG, known.name)
+			k.setMark(e, unix.NFTA_CT_SREG, setsConnMark, known.name)
 			return
 		}
 		k.use(e, unix.NFTA_CT_SREG, known.length, known.name+" set")
@@ -305,7 +307,7 @@ func (k *compiler) ct(e nftExpr) {
 	end := ctEnd{key, e.has(unix.NFTA_CT_DIRECTION), bytes.Equal(e.get(unix.NFTA_CT_DIRECTION), []byte{1})}
 	k.load(e, unix.NFTA_CT_DREG, known.length, source{known.name, known.format}, func(m *machine, to []octet) {
 		clear(to)
-		if known.load != nil && (m.connected() || key == unix.NFT_CT_STATE) {
+		if known.load != nil && (m.connected() || key == unix.NFT_CT_STATE || key == unix.NFT_CT_MARK) {
 			known.load(m, to, end)
 		}
 	})

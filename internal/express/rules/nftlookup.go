@@ -34,6 +34,9 @@ func (k *compiler) lookup(e nftExpr) {
 		return yes
 	}})
 	k.step(step{why: "@" + name, pure: true, silent: s.isSilent, check: func(*machine) truth { return yes }})
+	if !e.has(unix.NFTA_LOOKUP_DREG) || e.number(unix.NFTA_LOOKUP_DREG) == unix.NFT_REG_VERDICT {
+		k.asks(at, s.key)
+	}
 	switch {
 	case !e.has(unix.NFTA_LOOKUP_DREG):
 		k.step(step{text: text, why: holds.what(), pure: true, check: func(m *machine) truth {
@@ -88,11 +91,7 @@ func (k *compiler) mapData(e nftExpr, s *set, at, to int, text string) {
 		k.strange(e)
 		return
 	}
-	var flips func() bool
-	if k.holdsMark(at, s.key) {
-		flips = s.leadsOn
-	}
-	*result, k.flips[dst/4] = source{text: text, format: hex}, flips
+	*result = source{text: text, format: hex}
 	k.step(step{text: text, pure: true, check: func(m *machine) truth {
 		key := m.registers[at:to]
 		t, found := s.find(key)
@@ -158,6 +157,7 @@ func (k *compiler) objrefMap(e nftExpr) (typ uint32, name string) {
 		return 0, "@" + name
 	}
 	text, to := k.keyText(at, s.key)+" @"+name, at+s.key
+	k.asks(at, s.key)
 	k.step(step{text: text, why: holds.what(), pure: true, silent: s.isSilent, check: func(m *machine) truth {
 		t, _ := s.find(m.registers[at:to])
 		return t

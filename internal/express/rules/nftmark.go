@@ -1,39 +1,53 @@
 package rules
 
-import "golang.org/x/sys/unix"
+// Expressions of nftables about marks of packets and connections.
 
-// Marks of packets and connections that each packet may change anew, by what the last one has
-// left: compiler.flips has the registers that hold such a value.
+const packetMarkName, connMarkName = "meta mark", "ct mark"
 
 // setMark compiles the setting of a mark to what a register holds.
-func (k *compiler) setMark(e nftExpr, sreg uint16, name string) {
+func (k *compiler) setMark(e nftExpr, sreg uint16, use markUse, name string) {
 	const length = 4
-	at, _, ok := k.register(e.number(sreg), length)
-	if flips := k.flips[at/4]; ok && flips != nil {
-		k.step(step{text: name + " set", why: name, check: func(*machine) truth {
-			if flips() {
-				return varies
-			}
-			return yes
-		}})
+	at, holds, ok := k.register(e.number(sreg), length)
+	if !ok {
+		k.strange(e)
 		return
 	}
-	k.use(e, sreg, length, name+" set")
+	depends := holds.text != constant
+	k.step(step{text: name + " set", why: holds.what(), marks: use, check: func(m *machine) truth {
+		octets := m.registers[at : at+length]
+		if now := loadMark(octets); use == setsConnMark {
+			m.setConnMark(now, depends)
+		} else {
+			m.setPacketMark(now)
+		}
+		if doubt(octets) == varies {
+			return varies
+		}
+		return yes
+	}})
 }
 
-// holdsMark reports whether a mark is among what registers hold.
-func (k *compiler) holdsMark(at, length int) bool {
+// asks adds a step for a condition on what registers hold, if a mark is among it.
+func (k *compiler) asks(at, length int) {
 	for i := at / 4; i < min((at+length+3)/4, len(k.loaded)); i++ {
-		if k.loaded[i].isMark() || k.flips[i] != nil {
-			return true
+		if name := k.loaded[i].what(); name == connMarkName || name == packetMarkName {
+			k.step(step{pure: true, check: func(m *machine) truth {
+				if m.marks != nil {
+					m.marks.asked = true
+				}
+				return yes
+			}})
 		}
 	}
-	return false
 }
 
-func certainly() bool { return true }
+func (m *machine) loadPacketMark(to []octet) {
+	clear(to)
+	if m.marks != nil {
+		m.marks.packet.store(to)
+	}
+}
 
-// isMark reports whether it is the mark of a packet or of a connection.
-func (s *source) isMark() bool {
-	return s.what() == ctKeys[unix.NFT_CT_MARK].name || s.what() == metaKeys[unix.NFT_META_MARK].name
+func (m *machine) loadConnMark(to []octet, _ ctEnd) {
+	m.connMark().store(to)
 }

@@ -467,27 +467,6 @@ func (s *set) findEqual(key []octet) (truth, []*element) {
 	return t, found
 }
 
-// leadsOn reports whether what a look-up finds may be a key by which another value is found:
-// the next packet finds that if the value becomes what it is looked up by.
-func (s *set) leadsOn() bool {
-	if s.unknown || s.bounded || len(s.lengths) > 1 || s.elements.len() >= manyElements {
-		return true
-	}
-	for e := range s.all() {
-		if len(e.data) != s.key {
-			return true
-		}
-		next := s.fallback
-		if t, found := s.findEqual(known(e.data...)); t == yes {
-			next = found[0]
-		}
-		if next != nil && !bytes.Equal(next.data, e.data) {
-			return true
-		}
-	}
-	return false
-}
-
 // fields returns the lengths of a key's fields.
 func (s *set) fields() []int {
 	if len(s.lengths) == 0 {

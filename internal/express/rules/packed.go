@@ -24,6 +24,7 @@ type followed struct {
 	untracking                  bool // keeps packets from conntrack
 	silent                      bool // as isSilent has it
 	tracks                      bool // has conntrack track packets
+	uses                        markUse
 
 	changed bool // by the transaction whose Change is looked at
 	added   bool // and was not there before
@@ -52,7 +53,7 @@ func (t *table) follow(r *rule, expressions iter.Seq[nftExpr], comment string) {
 	}
 	if like := t.tx.like(r.sum); like != nil && len(r.sets) == 0 {
 		r.packed, r.judges, r.leaves, r.never, r.ends, r.untracking, r.silent = like.packed, like.judges, like.leaves, like.never, like.ends, like.untracking, like.silent
-		r.tracks = like.tracks
+		r.tracks, r.uses = like.tracks, like.uses
 		return
 	}
 	for e := range expressions {
@@ -173,6 +174,7 @@ func (t *table) classify(r *rule) {
 		}
 	}
 	r.leaves, r.untracking, r.silent = r.decides(func(*chain) {}), r.untracks(), r.isSilent()
+	r.uses = r.markUse()
 }
 
 // manyElements is from how many elements of a set on only those are looked at that have

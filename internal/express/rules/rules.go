@@ -98,9 +98,11 @@ type Ruleset struct {
 	legacy    uint64  // digest of iptables-legacy's tables
 	early     []*base // those that may keep packets from conntrack
 	tabled    map[family]bool
-	hidesEnds bool // there are rules by which conntrack does not announce the end of connections
-	silent    bool // there are rules that depend on what changes without an announcement
-	hasLegacy bool // there are tables of iptables-legacy
+	hidesEnds bool   // there are rules by which conntrack does not announce the end of connections
+	silent    bool   // there are rules that depend on what changes without an announcement
+	marked    bool   // rules give connections marks that matter to them
+	carries   []bool // of bases: see orderMarks
+	hasLegacy bool   // there are tables of iptables-legacy
 }
 
 // Read reads the ruleset. A missing right to read it is an error, never an
@@ -247,6 +249,7 @@ func newRuleset(bases []*base, opts Options) Ruleset {
 	for hit := range hits {
 		r.silent = r.silent || hit.isSilent()
 	}
+	r.orderMarks()
 	for c := range chains {
 		c.rules = slices.DeleteFunc(c.rules, func(r *rule) bool {
 			return !hits[r] && !r.decides(func(*chain) {})
@@ -306,8 +309,8 @@ func (r Ruleset) Touches(c Conn) (found Rule, touched bool) {
 			return false
 		})
 		if touched {
-			break
+			return found, touched
 		}
 	}
-	return found, touched
+	return r.unsettled(&c, unreplied)
 }

@@ -69,7 +69,7 @@ func TestSilent(t *testing.T) {
 				if is != want || rule.Why != c.why {
 					t.Errorf("%s: %v, %+v; want %v, %q", how, is, rule, want, c.why)
 				}
-				if _, touched := r.Touches(outbound(tcp, "443")); touched {
+				if _, touched := r.Touches(marked(outbound(tcp, "443"), 7)); touched {
 					t.Errorf("%s: touched", how)
 				}
 				if r.HasLegacy() != (c.tool == xtLegacy) {

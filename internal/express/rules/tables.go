@@ -259,9 +259,10 @@ type contents struct {
 	base      *base // if it is one that matters
 	nat       bool  // it is a base chain of type nat
 	all       []*rule
-	trackers  int  // rules that have conntrack track, if its table is not kept but counted
-	judging   int  // of the rules: may judge single packets, or keep them from conntrack
-	activated bool // rules is up to date
+	trackers  int    // rules that have conntrack track, if its table is not kept but counted
+	judging   int    // of the rules: may judge single packets, or keep them from conntrack
+	marking   [2]int // of the rules: by the bits of markUse
+	activated bool   // rules is up to date
 
 	// end is the number of rules up to the first that ends the traversal of all
 	// established packets that conntrack sees, if scanned.
@@ -349,6 +350,9 @@ func (c *chain) count(r *rule, by int) {
 	}
 	if r.matters() {
 		c.judging += by
+	}
+	for i := range c.marking {
+		c.marking[i] += by * int(r.uses>>i&1)
 	}
 	for _, name := range r.sets {
 		c.in.countLooker(name, r, by)

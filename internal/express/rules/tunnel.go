@@ -32,8 +32,14 @@ func (r Ruleset) TouchesTunnel(t Tunnel) (found Rule, touched bool) {
 // followOuter is follow for the outer packets of a tunnel, in one direction.
 func (b *base) followOuter(c *Conn, hit func(r *rule, why string) bool) {
 	f := b.outerForm(c)
-	m := machine{hit: hit, form: &f, budget: maxRules}
-	m.run(b.chain, 0)
+	k := marks{young: true} // theirs is not known
+	m := machine{hit: hit, form: &f, budget: maxRules, marks: &k}
+	if m.run(b.chain, 0)&passed != 0 {
+		m.settle()
+	}
+	if k.found != nil {
+		m.touch(k.found, connMarkName)
+	}
 }
 
 // conn is the connection of a tunnel's outer packets.

@@ -28,6 +28,8 @@ func TestTouchesTunnel(t *testing.T) {
 		{"forwarded", nft, chain("forward", "limit rate 10/second accept"), "", ""},
 		{"of IPIP", nft, chain("input", "meta l4proto 4 limit rate 10/second accept"), "", "limit"},
 		{"by bytes behind IP", nft, chain("input", "@th,107,1 0 limit rate 10/second accept"), "limit", "limit"},
+		{"marks", nft, chain("output", "udp dport 8472 ct mark 1 ct mark set 2"), "ct mark", ""},
+		{"marks of packets", nft, chain("output", "meta mark set 2"), "", ""},
 		{"iptables, out", xtLegacy, filterTable("-A OUTPUT -p udp --dport 8472 -m limit --limit 10/s -j ACCEPT"), "limit", ""},
 		{"iptables, in", xtNFT, filterTable("-A INPUT -p udp -m limit --limit 10/s -j ACCEPT"), "limit", ""},
 		{"iptables, new", xtNFT, filterTable("-A INPUT -m conntrack --ctstate NEW -m limit --limit 10/s -j ACCEPT"), "limit", "limit"},

@@ -15,7 +15,7 @@ import (
 // constantMatches have the same result for all packets of a connection, which
 // is not followed here.
 var constantMatches = []string{
-	"addrtype", "cgroup", "cluster", "devgroup", "dscp", "eui64", "helper", "mac", "mark", "owner", "policy", "realm", "rpfilter",
+	"addrtype", "cgroup", "cluster", "devgroup", "dscp", "eui64", "helper", "mac", "owner", "policy", "realm", "rpfilter",
 }
 
 // varyingMatches check what differs between packets and have no side effects:
@@ -35,10 +35,12 @@ func xtMatch(name string, revision int, info []byte) step {
 		return always("")
 	case slices.Contains(constantMatches, name):
 		return unsure(text)
-	case name == "connmark":
-		return marking(unsure(text))
 	case name == "connlabel":
 		return silently(unsure(text))
+	case name == "mark" || name == "connmark":
+		if s, ok := xtMark(text, name == "connmark", revision, info); ok {
+			return s
+		}
 	case slices.Contains(varyingMatches, name):
 		return judging(text, name)
 	case slices.Contains(foreignMatches, name):

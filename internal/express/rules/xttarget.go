@@ -8,7 +8,7 @@ import (
 // silentTargets do not change packets, or only in ways that are seen at the
 // end of the regular path: marks, priority, DSCP.
 var silentTargets = []string{
-	"CLASSIFY", "DSCP", "HMARK",
+	"CLASSIFY", "DSCP",
 }
 
 // Targets that translate addresses: of a connection's first packet.
@@ -23,12 +23,17 @@ func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending
 		return always(""), verdict{kind: rejects}, text
 	case slices.Contains(silentTargets, name):
 		return always(text), verdict{}, ""
-	case name == "MARK" && !invertsMark(revision, info):
-		return always(text), verdict{}, ""
+	case name == "MARK" && revision == 2 && len(info) >= 8:
+		return setsMark(text, info), verdict{}, ""
+	case name == "HMARK":
+		return step{text: text, marks: setsPacketMark, check: func(m *machine) truth {
+			m.setPacketMark(mark{})
+			return yes
+		}}, verdict{}, ""
 	case name == "NOTRACK":
 		return untracking(text), verdict{}, ""
-	case name == "CONNMARK" && !flipsMark(revision, info):
-		return marking(always(text)), verdict{}, "" // it may restore a mark
+	case name == "CONNMARK" && (revision == 1 || revision == 2) && len(info) >= 15:
+		return xtCONNMARK(text, revision, info), verdict{}, ""
 	case name == "CONNSECMARK" || name == "SECMARK":
 		return silently(always(text)), verdict{}, "" // SELinux judges packets by such a mark
 	case name == "CT":
@@ -40,29 +45,6 @@ func xtTarget(name string, revision int, info []byte) (s step, v verdict, ending
 	default:
 		return needing(text, name), verdict{}, ""
 	}
-}
-
-// invertsMark reports whether target MARK (struct xt_mark_tginfo2) inverts bits: a rule that
-// saves the mark gives the connection a different one with each packet then.
-func invertsMark(revision int, info []byte) bool {
-	return revision != 2 || len(info) < 8 || native32(info, 0)&^native32(info, 4) != 0
-}
-
-// flipsMark reports whether target CONNMARK (struct xt_connmark_tginfo1, 2)
-// changes a connection's mark with each packet, by inverting or moving bits.
-func flipsMark(revision int, info []byte) bool {
-	const set, save = 0, 1
-	if revision < 1 || revision > 2 || len(info) < 15 {
-		return true
-	}
-	value, cleared, taken, mode := native32(info, 0), native32(info, 4), native32(info, 8), info[12]
-	if revision == 2 {
-		bits := info[13]
-		if mode = info[14]; bits != 0 {
-			return true
-		}
-	}
-	return mode == set && value&^cleared != 0 || mode == save && taken&^cleared != 0
 }
 
 // xtCT compiles target CT (struct xt_ct_target_info), which may put packets
