@@ -1,6 +1,9 @@
 package differential
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // stateful are rules with objects, maps, sets and programs of their own, and those that ask
 // for a packet's route, socket, queue or copy.
@@ -62,6 +65,11 @@ var stateful = []feature{
 	{"pre_mangle", "THERE ct mark set ct mark map { 0 : 1, 1 : 2, 2 : 3, 3 : 4, 4 : 5, 5 : 6, 6 : 7, 7 : 8, 8 : 9, 9 : 10, 10 : 11, 11 : 12, 12 : 13, 13 : 14, 14 : 15 }\n  ct mark > 13 drop", ""},
 	{"pre_mangle", "THERE meta mark set ct mark ^ 0x10\n  ct mark set meta mark", ""},
 	{"pre_mangle", "THERE meta mark set ct mark\n  meta mark set meta mark ^ 0x1\n  ct mark set meta mark", "THERE -j CONNMARK --restore-mark\n-A PREROUTING -j MARK --xor-mark 1\n-A PREROUTING -j CONNMARK --save-mark\n-A PREROUTING -m connmark --mark 1 -j DSCP --set-dscp 9"},
+	{"pre_mangle", inSteps("THERE ct mark %d ct mark set %d", "\n  ") + "\n  ct mark 14 drop", inSteps("THERE -m connmark --mark %d -j CONNMARK --set-mark %d", xtNext) + xtNext + "-m connmark --mark 14 -j DROP"},
+	{"forward_filter", inSteps("ct mark %d ct mark set %d", "\n  ") + "\n  BACK ct mark 14 drop", inSteps("-m connmark --mark %d -j CONNMARK --set-mark %d", "\n-A FORWARD ") + "\n-A FORWARD BACK -m connmark --mark 14 -j DROP"},
+	{"pre_mangle", "THERE ct mark set 1\n  BACK ct mark 1 ct mark set 2\n  BACK ct mark 2 ip dscp set 9", "THERE -j CONNMARK --set-mark 1" + xtNext + "BACK -m connmark --mark 1 -j CONNMARK --set-mark 2" + xtNext + "BACK -m connmark --mark 2 -j DSCP --set-dscp 9"},
+	{"pre_mangle", "ct mark 0 ct mark set 3\n  meta mark set ct mark\n  meta mark 4 ip dscp set 9", "-j CONNMARK --restore-mark" + xtNext + "-m mark --mark 0 -j MARK --set-mark 3" + xtNext + "-j CONNMARK --save-mark"},
+	{"pre_mangle", "meta mark set ct mark\n  THERE meta mark < 14 meta mark set meta mark map { 0 : 1, 1 : 2, 2 : 9, 9 : 14 }\n  ct mark set meta mark\n  THERE ct mark 14 drop", ""},
 	{"forward_filter", "ct status assured ip dscp set 9", "-m conntrack --ctstatus ASSURED -j DROP"},
 	{"forward_filter", "ct status seen-reply THERE drop", "-m conntrack --ctstatus SEEN_REPLY -j DROP"},
 	{"forward_filter", "", "THERE -j LOG"},
@@ -115,6 +123,19 @@ var stateful = []feature{
 	{"bridge_ingress", "ip dscp 10 meta mark set 5", ""},
 	{"bridge_egress", "ip protocol udp ip length > 200 drop", ""},
 	{"bridge_egress", "ip dscp set 12", ""},
+}
+
+// xtNext begins another rule of pre_mangle.
+const xtNext = "\n-A PREROUTING "
+
+// inSteps are rules that each give a connection the mark that the next one asks for: the last
+// first, so that each packet meets one of them.
+func inSteps(rule, next string) string {
+	var all []string
+	for from := 13; from >= 0; from-- {
+		all = append(all, fmt.Sprintf(rule, from, from+1))
+	}
+	return strings.Join(all, next)
 }
 
 // objects are in each table.
