@@ -70,6 +70,7 @@ var stateful = []feature{
 	{"pre_mangle", "THERE ct mark set 1\n  BACK ct mark 1 ct mark set 2\n  BACK ct mark 2 ip dscp set 9", "THERE -j CONNMARK --set-mark 1" + xtNext + "BACK -m connmark --mark 1 -j CONNMARK --set-mark 2" + xtNext + "BACK -m connmark --mark 2 -j DSCP --set-dscp 9"},
 	{"pre_mangle", "ct mark 0 ct mark set 3\n  meta mark set ct mark\n  meta mark 4 ip dscp set 9", "-j CONNMARK --restore-mark" + xtNext + "-m mark --mark 0 -j MARK --set-mark 3" + xtNext + "-j CONNMARK --save-mark"},
 	{"pre_mangle", "meta mark set ct mark\n  THERE meta mark < 14 meta mark set meta mark map { 0 : 1, 1 : 2, 2 : 9, 9 : 14 }\n  ct mark set meta mark\n  THERE ct mark 14 drop", ""},
+	{"forward_filter", inSteps("ct label %d ct label set %d", "\n  ") + "\n  ct label set 0\n  THERE ct label 14 drop", inSteps("-m connlabel --label %d -m connlabel --label %d --set", "\n-A FORWARD ") + "\n-A FORWARD -m connlabel --label 0 --set\n-A FORWARD THERE -m connlabel --label 14 -j DROP"},
 	{"forward_filter", "ct status assured ip dscp set 9", "-m conntrack --ctstatus ASSURED -j DROP"},
 	{"forward_filter", "ct status seen-reply THERE drop", "-m conntrack --ctstatus SEEN_REPLY -j DROP"},
 	{"forward_filter", "", "THERE -j LOG"},

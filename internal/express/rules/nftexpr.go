@@ -294,6 +294,9 @@ func (f *form) loadPayload(base uint32, offset, linkHeader int, to []octet) {
 		if f.family == ipv6 {
 			header[etherType], header[etherType+1] = octet{value: 0x80, known: 0xf0}, octet{known: 0x02}
 		}
+		if tag := etherType + 2; tag < linkHeader {
+			header[tag] = octet{varies: 0xf0} // priority, before the VLAN
+		}
 	}
 	vary(to)
 	if offset < len(header) {

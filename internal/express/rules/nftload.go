@@ -93,7 +93,7 @@ const layer3Name = "meta nfproto"
 var metaKeys = map[uint32]metaKey{
 	unix.NFT_META_LEN:         {"meta length", 4, hostEndian, varying},
 	unix.NFT_META_PROTOCOL:    {"meta protocol", 2, hex, protocolOfLink},
-	unix.NFT_META_PRIORITY:    {"meta priority", 4, hostEndian, unknown},
+	unix.NFT_META_PRIORITY:    {"meta priority", 4, hostEndian, varying},
 	unix.NFT_META_MARK:        {packetMarkName, 4, hostEndian, (*machine).loadPacketMark},
 	unix.NFT_META_IIF:         {"iif", 4, hostEndian, func(m *machine, to []octet) { m.loadIndex(m.iif, to) }},
 	unix.NFT_META_OIF:         {"oif", 4, hostEndian, func(m *machine, to []octet) { m.loadIndex(m.oif, to) }},
@@ -286,10 +286,13 @@ func (k *compiler) ct(e nftExpr) {
 	}
 	k.lacking(known.name)
 	if e.has(unix.NFTA_CT_SREG) {
-		if key == unix.NFT_CT_ZONE {
+		switch key {
+		case unix.NFT_CT_ZONE:
 			k.step(zoning(""))
-		}
-		if key == unix.NFT_CT_MARK {
+		case unix.NFT_CT_LABELS: // which the next packet may meet
+			k.step(needing("ct label set", ""))
+			return
+		case unix.NFT_CT_MARK:
 			k.setMark(e, unix.NFTA_CT_SREG, setsConnMark, known.name)
 			return
 		}

@@ -34,6 +34,7 @@ func TestXTPerPacket(t *testing.T) {
 		"-m ecn --ecn-ip-ect 1 -j DROP":                                                      "ecn",
 		"-p tcp --tcp-flags PSH PSH -j DROP":                                                 "tcp flags or options",
 		"-p tcp --tcp-option 8 -j DROP":                                                      "tcp flags or options",
+		"-m connlabel --label 3 --set":                                                       "connlabel",
 		"-j LOG":                                                                             "LOG",
 		"-j NFLOG":                                                                           "NFLOG",
 		"-j AUDIT --type accept":                                                             "AUDIT",

@@ -35,7 +35,7 @@ func xtMatch(name string, revision int, info []byte) step {
 		return always("")
 	case slices.Contains(constantMatches, name):
 		return unsure(text)
-	case name == "connlabel":
+	case name == "connlabel" && !setsLabel(info):
 		return silently(unsure(text))
 	case name == "mark" || name == "connmark":
 		if s, ok := xtMark(text, name == "connmark", revision, info); ok {
@@ -256,6 +256,13 @@ func xtBPF(revision int, info []byte) (step, bool) {
 		return step{}, false
 	}
 	return judging("-m bpf", "bpf"), true
+}
+
+// setsLabel reports whether a match (struct xt_connlabel_mtinfo) gives connections a label, which
+// the next packet may meet.
+func setsLabel(info []byte) bool {
+	const options, set = 2, 1 << 1 // XT_CONNLABEL_OP_SET
+	return len(info) < 4 || native16(info, options)&set != 0
 }
 
 // xtSet looks packets up in a set of ipset, which changes without an announcement. If it
