@@ -220,6 +220,9 @@ func (s *session) attached(id uint32) (answer reply, err error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	a, c, err := s.begun(id)
+	if err == nil && c.over {
+		err = errLate
+	}
 	if err != nil {
 		return answer, err
 	}

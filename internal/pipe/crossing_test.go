@@ -279,6 +279,21 @@ func TestOldToken(t *testing.T) {
 	}
 }
 
+// An end asks for its token after the proof is over, before it gets its rings.
+func TestTokenAfterProof(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	b, socket := serve(t, nil)
+	both := crossings(t, socket)
+	prove(t, both)
+	eventually(t, "a connection", func() bool { return b.Status().Made == 1 })
+	for _, x := range both {
+		if got := x.ask(message{op: opAttached, id: x.id}); got.errno != unix.ESTALE || len(got.files) > 0 {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
 // again has both ends attach again, after the proof that they had is over.
 func again(both [2]*crossing) (next [2]*crossing) {
 	for i, x := range both {
