@@ -447,14 +447,14 @@ func TestRunStaysTCP(t *testing.T) {
 }
 
 // startBroker starts a broker in a process of its own, which can be killed.
-func startBroker(t *testing.T) (broker *exec.Cmd, socket string) {
+func startBroker(t testing.TB) (broker *exec.Cmd, socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "p")
 	return startBrokerAt(t, socket), socket
 }
 
 // startBrokerAt starts a broker with a socket; by: a command that runs it.
-func startBrokerAt(t *testing.T, socket string, by ...string) *exec.Cmd {
+func startBrokerAt(t testing.TB, socket string, by ...string) *exec.Cmd {
 	t.Helper()
 	args := append(by, os.Args[0])
 	broker := exec.Command(args[0], args[1:]...)
