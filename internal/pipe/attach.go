@@ -79,22 +79,15 @@ func (s *session) attach(fd int) (answer reply, err error) {
 	if fd < 0 {
 		return answer, unix.EBADF
 	}
-	var local, peer netip.AddrPort
-	if err := s.guard(time.Now().Add(callPatience), func() (err error) {
-		local, peer, err = tcpNames(fd)
-		return err
-	}); err != nil {
-		return answer, err
-	}
 	ends, err := b.loadAttaching()
 	if err != nil {
 		return answer, err
 	}
-	a := &attachment{owner: s, local: local, peer: peer, alert: -1}
+	a := &attachment{owner: s, alert: -1}
 	if a.cookie, err = s.ownSocket(fd); err != nil {
 		return answer, err
 	}
-	if a.tcp, err = ends.of(fd); err != nil {
+	if a.tcp, a.local, a.peer, err = ends.of(fd); err != nil {
 		return answer, err
 	}
 	pair, err := engine.Doorbells(unix.SOCK_STREAM)

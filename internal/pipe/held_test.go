@@ -187,6 +187,21 @@ func TestHeldDoorbell(t *testing.T) {
 	}
 }
 
+// An end attaches while its process holds the lock of its socket: the broker reads the socket
+// without it.
+func TestAttachHeldSocket(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	_, socket := serve(t, nil)
+	ns := nstest.New(t)
+	client, _ := tcpPair(t, ns)
+	a := greetedIn(t, ns, socket)
+	holdLock(t, int(client.Fd()))
+	if got := a.attach(client); got.errno != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
 // While closes of a container's files wait, the broker has open the files of one reply to a
 // session of it: there is no next one, and the session ends.
 func TestReplyAwaitsClose(t *testing.T) {

@@ -1,13 +1,12 @@
 package pipe
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"sync"
+	"unsafe"
 
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
@@ -16,6 +15,8 @@ import (
 )
 
 //go:generate go tool bpf2go -no-global-types -target bpfel -cc clang -cflags "-O2 -g -Wall -Werror -mcpu=v3" -type tcp_end tcpends bpf/tcp_ends.bpf.c
+//go:generate llvm-objcopy --wildcard --strip-symbol LBB* tcpends_bpfel.o
+//go:generate ../../scripts/pack-bpf.sh tcpends_bpfel
 
 // tcpEnd identifies one end of a TCP connection by its initial sequence numbers,
 // independent of addresses and their translation.
@@ -52,49 +53,51 @@ func newTCPEnds() (*tcpEnds, error) {
 
 func (t *tcpEnds) close() error { return errors.Join(t.iter.Close(), t.objs.Close()) }
 
-// readings bounds how often a socket's counters are read until two successive results are
-// equal.
-const readings = 16
-
 var errNoTCP = fmt.Errorf("not a socket of an established TCP connection: %w", unix.ENOTSOCK)
 
-// of reads a socket's sequence numbers.
-func (t *tcpEnds) of(fd int) (tcpEnd, error) {
+// of reads the addresses and sequence numbers of a socket of an established connection. It does
+// not take the socket's lock, which the process may hold.
+func (t *tcpEnds) of(fd int) (e tcpEnd, local, peer netip.AddrPort, err error) {
+	r, err := t.read(fd)
+	switch {
+	case err != nil:
+		return e, local, peer, err
+	case r.State == 0:
+		return e, local, peer, fmt.Errorf("read a TCP socket: its counters change too fast: %w", unix.EBUSY)
+	case r.State != tcpEstablished:
+		return e, local, peer, errNoTCP
+	}
+	return tcpEnd{r.Sent, r.Received}, r.name(r.Local, r.LocalPort), r.name(r.Peer, r.PeerPort), nil
+}
+
+func (r *tcpendsTcpEnd) name(address [16]uint8, port uint16) netip.AddrPort {
+	if r.IsIpv6 != 0 {
+		return netip.AddrPortFrom(netip.AddrFrom16(address).Unmap(), port)
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(address[:4])), port)
+}
+
+func (t *tcpEnds) read(fd int) (end tcpendsTcpEnd, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.objs.Asked.Put(int32(fd), uint32(1)); err != nil {
-		return tcpEnd{}, errors.Join(errNoTCP, err)
+		return end, errors.Join(errNoTCP, err)
 	}
 	defer func() { _ = t.objs.Asked.Delete(int32(fd)) }()
-	var last tcpEnd
-	for i := range readings {
-		now, err := t.read()
-		if err != nil {
-			return tcpEnd{}, err
-		}
-		if i > 0 && now == last {
-			return now, nil
-		}
-		last = now
-	}
-	return tcpEnd{}, fmt.Errorf("read a TCP socket: its counters change too fast: %w", unix.EBUSY)
-}
-
-func (t *tcpEnds) read() (tcpEnd, error) {
 	r, err := t.iter.Open()
 	if err != nil {
-		return tcpEnd{}, fmt.Errorf("read a TCP socket: %w", err)
+		return end, fmt.Errorf("read a TCP socket: %w", err)
 	}
 	defer r.Close()
-	content, err := io.ReadAll(r)
-	if err != nil {
-		return tcpEnd{}, fmt.Errorf("read a TCP socket: %w", err)
+	content := unsafe.Slice((*byte)(unsafe.Pointer(&end)), unsafe.Sizeof(end))
+	n, err := r.Read(content)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return end, fmt.Errorf("read a TCP socket: %w", err)
 	}
-	var e tcpendsTcpEnd
-	if err := binary.Read(bytes.NewReader(content), binary.NativeEndian, &e); err != nil {
-		return tcpEnd{}, errNoTCP // not a TCP socket
+	if n < len(content) {
+		return end, errNoTCP // not a TCP socket
 	}
-	return tcpEnd{e.Sent, e.Received}, nil
+	return end, nil
 }
 
 // tcpNames returns the addresses of an established TCP socket, errNoTCP for other files.

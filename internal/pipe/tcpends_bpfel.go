@@ -4,20 +4,27 @@
 package pipe
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"io"
 	"structs"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/scon-project/scon/internal/host/bpfload"
 )
 
 type tcpendsTcpEnd struct {
-	_        structs.HostLayout
-	Number   uint32
-	Sent     uint32
-	Received uint32
+	_         structs.HostLayout
+	Sent      uint32
+	Received  uint32
+	Local     [16]uint8
+	Peer      [16]uint8
+	LocalPort uint16
+	PeerPort  uint16
+	State     uint8
+	IsIpv6    uint8
+	_         [2]byte
 }
 
 // Names of all BPF objects in the ELF.
@@ -31,8 +38,7 @@ const (
 
 // loadTcpends returns the embedded CollectionSpec for tcpends.
 func loadTcpends() (*ebpf.CollectionSpec, error) {
-	reader := bytes.NewReader(_TcpendsBytes)
-	spec, err := ebpf.LoadCollectionSpecFromReader(reader)
+	spec, err := bpfload.Read(_TcpendsBytes)
 	if err != nil {
 		return nil, fmt.Errorf("can't load tcpends: %w", err)
 	}
@@ -148,5 +154,5 @@ func _TcpendsClose(closers ...io.Closer) error {
 
 // Do not access this directly.
 //
-//go:embed tcpends_bpfel.o
+//go:embed tcpends_bpfel.o.gz
 var _TcpendsBytes []byte
