@@ -163,20 +163,21 @@ func (s *session) closeInTime(closeFile func() error) error {
 }
 
 // receive waits for a packet, and returns its length and its file; -1: it has not exactly one.
-// A packet with files is received by the gate: the kernel closes those for which the control
-// data has no room.
+// A packet with one file is received here: the peek gets a copy of the file, so the packet has not
+// the last one when it goes. Those with more are received by the gate: the kernel closes files for
+// which the control data has no room.
 func (s *session) receive(buf []byte) (n, file int, err error) {
 	raw, err := s.conn.SyscallConn()
 	if err != nil {
 		return 0, -1, err
 	}
-	hasFiles := false
+	var oob [unix.SizeofCmsghdr + 8]byte // CMSG_SPACE of a file
+	oobn, flags := 0, 0
 	if closed := raw.Read(func(fd uintptr) bool {
 		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-			// A peek without room for control data closes copies only.
-			var flags int
-			_, _, flags, _, err = unix.Recvmsg(int(fd), buf, nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
-			if hasFiles = flags&unix.MSG_CTRUNC != 0; err == nil && !hasFiles {
+			// Room for one: what has none is closed in a copy.
+			_, oobn, flags, _, err = unix.Recvmsg(int(fd), buf, oob[:unix.CmsgLen(4)], unix.MSG_PEEK|unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+			if err == nil && oobn == 0 && flags&unix.MSG_CTRUNC == 0 {
 				n, err = unix.Read(int(fd), buf)
 			}
 		}
@@ -184,16 +185,28 @@ func (s *session) receive(buf []byte) (n, file int, err error) {
 	}); closed != nil {
 		return 0, -1, closed
 	}
-	if err != nil || !hasFiles {
+	if err != nil || oobn == 0 && flags&unix.MSG_CTRUNC == 0 {
 		return n, -1, err
+	}
+	clear(oob[oobn:])
+	file = received(oob[:])
+	if err = s.b.hung.has(s.owner); err == nil && file >= 0 && flags&unix.MSG_CTRUNC == 0 {
+		if closed := raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), buf) }); closed != nil {
+			err = closed
+		}
+		return n, file, err
+	}
+	if file >= 0 { // the packet has it, too
+		unix.Close(file)
+	}
+	if err != nil {
+		return 0, -1, err
 	}
 	return s.receiveFiles(buf)
 }
 
+// receiveFiles receives a packet with more than one file.
 func (s *session) receiveFiles(buf []byte) (n, file int, err error) {
-	if err := s.b.hung.has(s.owner); err != nil {
-		return 0, -1, err
-	}
 	deadline := time.Now().Add(callPatience)
 	if !s.b.calls.Enter(s.owner, deadline) {
 		return 0, -1, errHeld
