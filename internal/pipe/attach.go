@@ -222,7 +222,7 @@ func (a *attachment) tell() {
 func (a *attachment) close() {
 	if a.alert >= 0 {
 		_ = unix.Shutdown(a.alert, unix.SHUT_RDWR) // a child may have a copy
-		a.owner.closeFD(a.alert)
+		a.owner.closeAlert(a.alert)
 		a.alert = -1
 	}
 }

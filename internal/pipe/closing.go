@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/scon-project/scon/internal/pipe/engine"
 	"github.com/scon-project/scon/internal/pipe/quota"
 )
 
@@ -144,6 +145,16 @@ func (s *session) closeLater(closeFile func() error) <-chan struct{} {
 
 // closeFD does so for a descriptor.
 func (s *session) closeFD(fd int) { s.closeLater(func() error { return unix.Close(fd) }) }
+
+// closeAlert closes the broker's end of an alert. No process has that end, so where the kernel can
+// refuse files, there are none in it.
+func (s *session) closeAlert(fd int) {
+	if engine.RefusesFiles() {
+		unix.Close(fd)
+		return
+	}
+	s.closeFD(fd)
+}
 
 // hangUp ends the session.
 func (s *session) hangUp() {

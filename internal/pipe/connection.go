@@ -336,9 +336,18 @@ func (e *end) mapped(generation uint32) error {
 	return e.Memory.Mapped(generation)
 }
 
+func (e *end) closeDoorbell() {
+	if e.connection.engine == BPF { // it passes no files
+		unix.Close(e.Doorbell)
+	} else {
+		e.owner.closeFD(e.Doorbell)
+	}
+	e.Doorbell = -1
+}
+
 func (e *end) closeAlert() {
 	if e.alert >= 0 {
-		e.owner.closeFD(e.alert)
+		e.owner.closeAlert(e.alert)
 		e.alert = -1
 	}
 }
@@ -534,8 +543,7 @@ func (c *connection) free() {
 			e.Memory = nil
 		}
 		if e.Doorbell >= 0 {
-			e.owner.closeFD(e.Doorbell)
-			e.Doorbell = -1
+			e.closeDoorbell()
 		}
 		e.closeAlert()
 	}

@@ -379,13 +379,15 @@ func (s *session) keep(r *reply, err error) error {
 		own = append(own, dup)
 	}
 	r.files = own
-	// One may be a doorbell whose connection has ended. Before the next request: a session has
-	// the files of one reply at a time.
 	r.taken = func() error {
-		return s.closeInTime(func() error {
-			closeAll(own)
-			return nil
-		})
+		closeAll(own)
+		return nil
+	}
+	if r.Engine != BPF { // else memory, and doorbells that pass no files
+		// One may be a doorbell whose connection has ended. Before the next request: a session
+		// has the files of one reply at a time.
+		closeOwn := r.taken
+		r.taken = func() error { return s.closeInTime(closeOwn) }
 	}
 	return nil
 }

@@ -121,7 +121,7 @@ func Signal(fd int) bool {
 func ReadDoorbell(fd int) (n int, err error) {
 	var bytes [256]byte
 	n = len(bytes)
-	if !refusesFiles() {
+	if !RefusesFiles() {
 		var flags int
 		// The kernel closes copies only of what it peeks at. A read of as many bytes gets the
 		// same packets.
@@ -135,8 +135,8 @@ func ReadDoorbell(fd int) (n int, err error) {
 	return unix.Read(fd, bytes[:n])
 }
 
-// refusesFiles reports whether the kernel can refuse files in a doorbell: Linux 6.16.
-var refusesFiles = sync.OnceValue(func() bool {
+// RefusesFiles reports whether the kernel can refuse files in a doorbell: Linux 6.16.
+var RefusesFiles = sync.OnceValue(func() bool {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return false
