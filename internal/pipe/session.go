@@ -261,20 +261,38 @@ func (s *session) reply(packet []byte, file int, greeted *bool) error {
 }
 
 func (s *session) send(r reply) error {
-	err := s.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-	if err == nil {
-		var oob []byte
-		if len(r.files) > 0 {
-			oob = unix.UnixRights(r.files...)
-		}
-		_, _, err = s.conn.WriteMsgUnix(r.encode(), oob, nil)
+	var oob []byte
+	if len(r.files) > 0 {
+		oob = unix.UnixRights(r.files...)
 	}
+	err := s.write(r.encode(), oob)
 	if err != nil {
 		err = fmt.Errorf("send a reply: %w", err)
 	}
 	if r.taken != nil {
 		err = errors.Join(err, r.taken())
 	}
+	return err
+}
+
+// write sends a packet, for which there is room unless the process leaves replies unread.
+func (s *session) write(packet, oob []byte) error {
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if closed := raw.Control(func(fd uintptr) {
+		err = unix.Sendmsg(int(fd), packet, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	}); closed != nil {
+		return closed
+	}
+	if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+		return err
+	}
+	if err := s.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return err
+	}
+	_, _, err = s.conn.WriteMsgUnix(packet, oob, nil)
 	return err
 }
 
