@@ -37,12 +37,12 @@ type crossing struct {
 	b         *Broker
 	ends      [2]*attachment // the client's, the server's
 	mark      [len(wireToken{}.Mark)]byte
-	exchange  *exchange      // nonces; nil before it has begun
-	notices   [2]*noticeFile // what each end reads; nil before it has begun
-	looks     [2]bool        // each end looks for the other one's token
-	announced [2]bool        // the other end knows that this one sends its token
-	arrived   [2]bool        // the token of this end has been seen at the other one
-	asked     [2]int         // how often this end had the broker look at its socket
+	exchange  *exchange     // nonces; nil before it has begun
+	notices   [2]noticeFile // what each end reads; valid once it has begun
+	looks     [2]bool       // each end looks for the other one's token
+	announced [2]bool       // the other end knows that this one sends its token
+	arrived   [2]bool       // the token of this end has been seen at the other one
+	asked     [2]int        // how often this end had the broker look at its socket
 	proven    bool
 	cancel    func()      // of what waits for the gate
 	admitted  bool        // it counts among those under way until it is over
@@ -80,10 +80,11 @@ func (c *crossing) begin() {
 	if err == nil {
 		err = b.quiesce() // for connections that were detached
 	}
-	var notices [2]*noticeFile
+	exchange := newExchange(time.Now().Add(proofPatience))
+	notices := [2]noticeFile{-1, -1}
 	for i := range notices {
 		if err == nil {
-			notices[i], err = newNotice()
+			notices[i], err = newNotice(&exchange.tokens[i])
 		}
 	}
 	b.mu.Lock()
@@ -99,10 +100,7 @@ func (c *crossing) begin() {
 		return
 	}
 	_, _ = rand.Read(c.mark[:]) // does not fail
-	c.exchange = newExchange(time.Now().Add(proofPatience))
-	for i, n := range c.notices {
-		n.Nonce = c.exchange.tokens[i]
-	}
+	c.exchange = exchange
 	c.late = time.AfterFunc(proofPatience, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -193,9 +191,9 @@ func (c *crossing) finish() {
 
 func (c *crossing) closeNotices() {
 	for i, n := range c.notices {
-		if n != nil {
-			n.close()
-			c.notices[i] = nil
+		if n >= 0 {
+			unix.Close(int(n))
+			c.notices[i] = -1
 		}
 	}
 }
@@ -227,14 +225,14 @@ func (s *session) attached(id uint32) (answer reply, err error) {
 		return answer, err
 	}
 	answer = reply{
-		ID: id, Engine: BPF, files: []int{c.notices[a.side].fd}, Generation: uint32(1 - a.side),
+		ID: id, Engine: BPF, files: []int{int(c.notices[a.side])}, Generation: uint32(1 - a.side),
 		Peer: netip.AddrPortFrom(netip.AddrFrom16(c.mark), 0),
 	}
 	if err := s.keep(&answer, nil); err != nil {
 		return reply{}, err
 	}
 	c.looks[a.side] = true
-	c.notices[1-a.side].Looks.Store(1)
+	c.notices[1-a.side].tell(unsafe.Offsetof(wireNotice{}.Looks))
 	c.ends[1-a.side].tell()
 	return answer, nil
 }
@@ -255,8 +253,8 @@ func (s *session) token(id uint32) error {
 		return unix.EALREADY
 	}
 	c.announced[a.side] = true
-	c.notices[a.side].Told.Store(1)
-	c.notices[1-a.side].Sends.Store(1)
+	c.notices[a.side].tell(unsafe.Offsetof(wireNotice{}.Told))
+	c.notices[1-a.side].tell(unsafe.Offsetof(wireNotice{}.Sends))
 	return nil
 }
 
@@ -350,7 +348,7 @@ func (c *crossing) establish() {
 	conn.number = b.counts.Connections
 	b.connections[conn] = true
 	for i, a := range c.ends {
-		c.notices[i].Proven.Store(1)
+		c.notices[i].tell(unsafe.Offsetof(wireNotice{}.Proven))
 		a.tell()
 	}
 	c.finish()
@@ -391,27 +389,23 @@ func (s *session) proven(id uint32) (answer reply, err error) {
 }
 
 // noticeFile is memory in which the broker tells an end of its crossing. What the
-// process writes there is not read.
-type noticeFile struct {
-	*wireNotice
-	fd     int
-	memory []byte
-}
+// process writes there is not read. The broker writes by system calls: a mapping would cost
+// more than the few that there are.
+type noticeFile int
 
-func newNotice() (*noticeFile, error) {
+func newNotice(nonce *token) (noticeFile, error) {
 	fd, err := engine.MemoryFile("notice", engine.PageSize)
 	if err != nil {
-		return nil, err
+		return -1, err
 	}
-	memory, err := unix.Mmap(fd, 0, engine.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
+	if _, err := unix.Pwrite(fd, nonce[:], int64(unsafe.Offsetof(wireNotice{}.Nonce))); err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("map a notice: %w", err)
+		return -1, fmt.Errorf("write a notice: %w", err)
 	}
-	return &noticeFile{(*wireNotice)(unsafe.Pointer(&memory[0])), fd, memory}, nil
+	return noticeFile(fd), nil
 }
 
-func (n *noticeFile) close() {
-	_ = unix.Munmap(n.memory)
-	unix.Close(n.fd)
+// tell sets a bit, whose offset in the notice is at.
+func (n noticeFile) tell(at uintptr) {
+	_, _ = unix.Pwrite(int(n), []byte{1, 0, 0, 0}, int64(at)) // the page is there
 }
