@@ -146,7 +146,7 @@ func TestAttachOnlyEnds(t *testing.T) {
 		for _, x := range both {
 			eventually(t, "an end's memory", func() bool {
 				got := x.ask(message{op: opProven, id: x.id})
-				return got.errno == 0 && len(got.files) == 3 && got.engine == 2
+				return got.errno == 0 && len(got.files) == 4 && got.engine == 2
 			})
 		}
 	}

@@ -60,7 +60,6 @@ type end struct {
 	files      int64          // charged to its owner
 	id         uint32         // handle in its owner's session; attached ends only
 	cookie     uint64         // of its TCP socket; attached ends only
-	alert      int            // as an attachment's, until the end has mapped its memory; or -1
 }
 
 // charge is memory that counts against an owner's share.
@@ -72,7 +71,7 @@ type charge struct {
 func newEnd(c *connection, owner *session, addr, sees netip.AddrPort) *end {
 	return &end{
 		End:        engine.End{Netns: owner.party.Netns, Owner: owner.owner.Account(), Limit: owner.limit, CloseFD: owner.closeFD, Doorbell: -1},
-		connection: c, owner: owner, alert: -1, party: owner.party, addr: addr, sees: sees,
+		connection: c, owner: owner, party: owner.party, addr: addr, sees: sees,
 	}
 }
 
@@ -331,11 +330,6 @@ func (e *end) sent() uint64 {
 	return e.Memory.Sent()
 }
 
-func (e *end) mapped(generation uint32) error {
-	e.closeAlert() // the process has the doorbell instead
-	return e.Memory.Mapped(generation)
-}
-
 func (e *end) closeDoorbell() {
 	if e.connection.engine == BPF { // it passes no files
 		unix.Close(e.Doorbell)
@@ -343,13 +337,6 @@ func (e *end) closeDoorbell() {
 		e.owner.closeFD(e.Doorbell)
 	}
 	e.Doorbell = -1
-}
-
-func (e *end) closeAlert() {
-	if e.alert >= 0 {
-		e.owner.closeAlert(e.alert)
-		e.alert = -1
-	}
 }
 
 func (e *end) peer() *end {
@@ -545,7 +532,6 @@ func (c *connection) free() {
 		if e.Doorbell >= 0 {
 			e.closeDoorbell()
 		}
-		e.closeAlert()
 	}
 	c.leavePools()
 	if c.carriage != nil {

@@ -21,9 +21,9 @@ import (
 //     containers take turns; the others wait, and their bytes go by TCP meanwhile.
 //  2. Each end gets the mark of both tokens and the nonce of its own, and looks for the
 //     other end's token from then on (attached).
-//  3. An end says that it sends its token. The other end reads that in its notice, and
-//     looks for the mark in all that it receives. Then the token is sent, and TCP goes
-//     on (token).
+//  3. An end says that it sends its token, the second one by 2. The other end reads that in
+//     its notice, and looks for the mark in all that it receives. Then the token is sent, and
+//     TCP goes on (token).
 //  4. An end that finds the mark asks the broker to look at its socket. The broker
 //     compares the token there, without receiving it (arrived).
 //  5. When both have arrived, in time and under unchanged rules, the broker makes the
@@ -213,11 +213,12 @@ func (s *session) begun(id uint32) (*attachment, *crossing, error) {
 	return a, a.crossing, nil
 }
 
-// attached gives an end its token. From now on it looks for the other end's.
-func (s *session) attached(id uint32) (answer reply, err error) {
+// attached gives an end its token. From now on it looks for the other end's. If that one looks
+// already, and this one has room, it sends its token next.
+func (s *session) attached(r request) (answer reply, err error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
-	a, c, err := s.begun(id)
+	a, c, err := s.begun(r.ID)
 	if err == nil && c.over {
 		err = errLate
 	}
@@ -225,7 +226,7 @@ func (s *session) attached(id uint32) (answer reply, err error) {
 		return answer, err
 	}
 	answer = reply{
-		ID: id, Engine: BPF, files: []int{int(c.notices[a.side])}, Generation: uint32(1 - a.side),
+		ID: r.ID, Engine: BPF, files: []int{int(c.notices[a.side])}, Generation: uint32(1 - a.side),
 		Peer: netip.AddrPortFrom(netip.AddrFrom16(c.mark), 0),
 	}
 	if err := s.keep(&answer, nil); err != nil {
@@ -233,8 +234,22 @@ func (s *session) attached(id uint32) (answer reply, err error) {
 	}
 	c.looks[a.side] = true
 	c.notices[1-a.side].tell(unsafe.Offsetof(wireNotice{}.Looks))
+	if r.Arg == hasRoom && c.looks[1-a.side] && !c.announced[a.side] {
+		c.announce(a)
+		answer.Size = 1
+	}
 	c.ends[1-a.side].tell()
 	return answer, nil
+}
+
+// hasRoom is the argument of an end whose socket has room for its token.
+const hasRoom = 1
+
+// announce records that an end sends its token, and tells the other one.
+func (c *crossing) announce(a *attachment) {
+	c.announced[a.side] = true
+	c.notices[a.side].tell(unsafe.Offsetof(wireNotice{}.Told))
+	c.notices[1-a.side].tell(unsafe.Offsetof(wireNotice{}.Sends))
 }
 
 // token tells the other end that this one sends its token.
@@ -252,9 +267,7 @@ func (s *session) token(id uint32) error {
 	case c.announced[a.side]:
 		return unix.EALREADY
 	}
-	c.announced[a.side] = true
-	c.notices[a.side].tell(unsafe.Offsetof(wireNotice{}.Told))
-	c.notices[1-a.side].tell(unsafe.Offsetof(wireNotice{}.Sends))
+	c.announce(a)
 	return nil
 }
 
@@ -362,7 +375,8 @@ func (c *connection) prepare() error {
 	return c.open()
 }
 
-// proven gives an end its doorbell, page and ring.
+// proven gives an end its doorbell, page and ring, and the broker's end of its alert, which it
+// closes once the doorbell is in the alert's place.
 func (s *session) proven(id uint32) (answer reply, err error) {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -378,12 +392,15 @@ func (s *session) proven(id uint32) (answer reply, err error) {
 	}
 	e := c.made.ends[a.side]
 	answer = e.reply(id)
+	answer.files = append(answer.files, a.alert)
 	if err := s.keep(&answer, nil); err != nil {
 		return reply{}, err
 	}
+	_ = e.Memory.Mapped(0) // the process has the files; it gets them only once
+	a.owner.closeAlert(a.alert)
+	a.alert = -1
 	s.forget(a)
 	s.ends[id] = e
-	e.alert, a.alert = a.alert, -1
 	e.connection.recountBoth()
 	return answer, nil
 }

@@ -294,6 +294,56 @@ func TestTokenAfterProof(t *testing.T) {
 	}
 }
 
+// A connection moves by nine requests. The second end that looks for a token says by that that it
+// sends its own, if its socket has room, and the broker keeps no file that an end gets.
+func TestNineRequests(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	b, socket := serve(t, nil)
+	for _, room := range []uint32{1, 0} {
+		ns := nstest.New(t)
+		client, server := tcpPair(t, ns)
+		both := [2]*crossing{{client: greetedIn(t, ns, socket), socket: client}, {client: greetedIn(t, ns, socket), socket: server}}
+		before := b.Files()
+		for _, x := range both {
+			x.id = x.attach(x.socket).id
+		}
+		for i, x := range both {
+			eventually(t, "the other end", func() bool {
+				x.answer = x.ask(message{op: opAttached, id: x.id, arg: room})
+				return x.answer.errno == 0
+			})
+			if sends := x.answer.size == 1; sends != (i == 1 && room == 1) {
+				t.Errorf("end %d with room %d sends its token: %t", i, room, sends)
+			}
+		}
+		if got := both[1].announce(); room == 1 && got.errno != unix.EALREADY || room == 0 && got.errno != 0 {
+			t.Errorf("room %d: %+v", room, got)
+		}
+		if got := both[0].announce(); got.errno != 0 {
+			t.Errorf("%+v", got)
+		}
+		for i, x := range both {
+			if _, err := x.socket.Write(x.answer.secret[:]); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "a token", func() bool { return both[1-i].arrived().errno == 0 })
+		}
+		for _, x := range both {
+			eventually(t, "the rings", func() bool {
+				got := x.ask(message{op: opProven, id: x.id})
+				return got.errno == 0 && len(got.files) == 4
+			})
+		}
+		const doorbells = 2
+		eventually(t, "the broker has only the doorbells", func() bool { return b.Files() == before+doorbells })
+		for _, x := range both {
+			x.conn.Close()
+		}
+		eventually(t, "all files are closed", func() bool { return b.Files() == 0 })
+	}
+}
+
 // again has both ends attach again, after the proof that they had is over.
 func again(both [2]*crossing) (next [2]*crossing) {
 	for i, x := range both {

@@ -104,9 +104,6 @@ func (e *end) recount() {
 	if e.Doorbell >= 0 {
 		n++
 	}
-	if e.alert >= 0 {
-		n++
-	}
 	if e.connection.holdsTCP() {
 		n++
 	}

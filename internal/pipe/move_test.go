@@ -92,7 +92,8 @@ type moved struct {
 	sockets [2]*os.File
 	ids     [2]uint32
 	alerts  [2]int
-	notice  int // of the server's end
+	notice  int     // of the server's end
+	sends   [2]bool // its token, without opToken
 	tokens  [2][tokenBytes]byte
 	files   []int
 }
@@ -128,7 +129,8 @@ func (m *moved) attach(b testing.TB, ends [2]client) {
 func (m *moved) begin(b testing.TB, ends [2]client) {
 	for i, end := range ends {
 		awaitInput(b, m.alerts[i])
-		a, files := end.quick(b, message{op: opAttached, id: m.ids[i]}, -1)
+		a, files := end.quick(b, message{op: opAttached, id: m.ids[i], arg: 1}, -1)
+		m.sends[i] = a.size == 1
 		m.notice = files[0]
 		m.files = append(m.files, files...)
 		m.tokens[i] = a.secret
@@ -140,7 +142,9 @@ func (m *moved) begin(b testing.TB, ends [2]client) {
 
 func (m *moved) token(b testing.TB, ends [2]client) {
 	for i, end := range ends {
-		end.quick(b, message{op: opToken, id: m.ids[i]}, -1)
+		if !m.sends[i] {
+			end.quick(b, message{op: opToken, id: m.ids[i]}, -1)
+		}
 		if _, err := m.sockets[i].Write(m.tokens[i][:]); err != nil {
 			b.Fatal(err)
 		}
@@ -168,7 +172,6 @@ func (m *moved) finish(b testing.TB, ends [2]client) {
 	for i, end := range ends {
 		_, files := end.quick(b, message{op: opProven, id: m.ids[i]}, -1)
 		m.files = append(m.files, files...)
-		end.quick(b, message{op: opMapped, id: m.ids[i]}, -1)
 	}
 }
 
@@ -202,6 +205,7 @@ func (c client) quick(b testing.TB, m message, file int) (a answer, files []int)
 	if a.errno != 0 {
 		b.Fatalf("%+v: %v", m, a.errno)
 	}
+	a.size = binary.NativeEndian.Uint64(buf[40:])
 	copy(a.secret[:markBytes], buf[16:])
 	if messages, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil && len(messages) > 0 {
 		if files, err = unix.ParseUnixRights(&messages[0]); err != nil {

@@ -317,7 +317,7 @@ func (s *session) do(r request) reply {
 	case opConnect:
 		answer, err = s.connect(r)
 	case opMapped:
-		err = s.onEnd(r, func(e *end) error { return e.mapped(r.Arg) })
+		err = s.onEnd(r, func(e *end) error { return e.Memory.Mapped(r.Arg) })
 	case opRing:
 		err = s.onEnd(r, func(e *end) error {
 			var ringErr error
@@ -354,7 +354,7 @@ func (s *session) do(r request) reply {
 	case opAttach:
 		answer, err = s.attach(r.file)
 	case opAttached:
-		answer, err = s.attached(r.ID)
+		answer, err = s.attached(r)
 	case opToken:
 		err = s.token(r.ID)
 	case opArrived:

@@ -4,7 +4,7 @@ package pipe
 
 import "sync/atomic"
 
-const wireVersion = 10
+const wireVersion = 11
 
 const tokenReach = 1048576
 
@@ -44,9 +44,11 @@ const (
 	// file: a TCP socket. Reply: id; file: a socket that gets a byte when OP_ATTACHED
 	// or OP_PROVEN may have an answer, and EOF when the attempt has ended.
 	opAttach = 12
-	// id. From now on this end looks for the other end's token. Reply: peer: the
-	// mark; generation: 1 for the end that connected; file: memory with a
-	// wire_notice. EAGAIN until the other end has attached.
+	// id, arg: 1 if the socket has room for the token. From now on this end looks for
+	// the other end's token. Reply: peer: the mark; generation: 1 for the end that
+	// connected; size: 1 if this end sends its token next, as after OP_TOKEN, since
+	// there is room and the other end looks; file: memory with a wire_notice. EAGAIN
+	// until the other end has attached.
 	opAttached = 13
 	// file: a TCP socket that is attached. Both ends return to TCP. After the reply
 	// no more bytes are sent by the rings.
@@ -61,7 +63,9 @@ const (
 	// id, size; file: the TCP socket. The other end's token has arrived there, after
 	// size unread bytes, at most TOKEN_REACH.
 	opArrived = 18
-	// id. Reply: as OP_CONNECT's. EAGAIN until both tokens have arrived.
+	// id. Reply: as OP_CONNECT's, and the other end of the socket of OP_ATTACH. The
+	// broker keeps none of the files: OP_MAPPED does not follow. EAGAIN until both
+	// tokens have arrived.
 	opProven = 19
 	// arg: index of a chunk of the process's pool. Reply: file: its rings, one after
 	// the other; of index POOL_CHUNKS: the lists (list.h). EINVAL: there is no such

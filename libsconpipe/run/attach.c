@@ -6,6 +6,7 @@
 #include "../src/session.h"
 #include "attach.h"
 #include "pace.h"
+#include "proof.h"
 #include "real.h"
 #include "sets.h"
 #include "socket.h"
@@ -169,6 +170,7 @@ static bool complete(struct entry *e, int fd)
 	}
 	if (e->kind == ATTACHED && !has_left(e->channel, fd))
 		return false;
+	q.arg = proof_has_room(fd);
 	err = pace_call(&e->serial, &q, -1, &a, &notice, &count);
 	if (err == -EAGAIN)
 		return false;
@@ -182,6 +184,8 @@ static bool complete(struct entry *e, int fd)
 		forbid(e);
 		return false;
 	}
+	if (a.size)
+		proof_announced(e->channel, fd);
 	e->id = 0;
 	e->until_ns = 0;
 	e->bell = -1;

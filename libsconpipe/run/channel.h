@@ -48,10 +48,10 @@ int channel_renew(struct channel *ch, uint32_t id, uint32_t serial, int bell,
 		  const struct wire_reply *a, int notice, int fd);
 /* channel_lost says whether it has lost its rings, or failed to get any. */
 bool channel_lost(struct channel *ch);
-#define PROVEN_FILES 3
+#define PROVEN_FILES 4
 /* channel_set_rings gives it the doorbell, page and ring of the reply to OP_PROVEN: it
- * takes ownership of the files, reports to the broker that they are mapped, and sets in
- * the page that this end reads its ring. With rx_lock held. */
+ * takes ownership of the files, and sets in the page that this end reads its ring. With
+ * rx_lock held. */
 int channel_set_rings(struct channel *ch, const struct wire_reply *a, int *files,
 		      int count);
 /* channel_grow gets a larger ring for a stream that has often filled this one. It is

@@ -200,17 +200,29 @@ static void send_token(struct channel *ch, int fd)
 	channel_fail(ch, proof_flush(ch, fd, MSG_DONTWAIT));
 }
 
+bool proof_has_room(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+
+	return real()->poll(&p, 1, 0) > 0 && (p.revents & POLLOUT);
+}
+
+void proof_announced(struct channel *ch, int fd)
+{
+	shared_lock(ch->s, &ch->s->tx_lock);
+	send_token(ch, fd);
+	pthread_mutex_unlock(&ch->s->tx_lock);
+}
+
 /* announce says that the own token is next, and sends it. With tx_lock held. */
 static void announce(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;
 	struct wire_request q = { .op = OP_TOKEN, .id = s->id };
-	struct pollfd p = { .fd = fd, .events = POLLOUT };
 	struct wire_reply ignored;
 	int err;
 
-	if (s->announced || s->tx_path != PATH_TCP || s->shut ||
-	    real()->poll(&p, 1, 0) <= 0 || !(p.revents & POLLOUT))
+	if (s->announced || s->tx_path != PATH_TCP || s->shut || !proof_has_room(fd))
 		return;
 	err = pace_call(&s->serial, &q, -1, &ignored, NULL, NULL);
 	/* A broker that has not answered may still tell the peer, which then looks for

@@ -6,7 +6,8 @@
  * 1. An end that has a channel looks for the peer's token: once the notice says that the
  *    peer sends it, its receives end before the mark, or what may be its beginning.
  * 2. An end whose peer looks has the broker tell the peer, and sends the token by TCP.
- * The program's next bytes follow by TCP.
+ * The program's next bytes follow by TCP. The second end to look has told it by that
+ * request.
  * 3. When the token is next in the stream, it is removed. Before, the broker reads it
  * from the socket. The position is no news of the broker: it would be a way past the
  *    network.
@@ -24,6 +25,10 @@
 void proof_await(struct channel *ch, int fd, int64_t until_ns);
 /* proof_stop ends a proof of this process: no token of the peer is announced after it. */
 void proof_stop(struct channel *ch);
+/* proof_has_room says whether the socket has room for the token. proof_announced sends
+ * the token of a new proof, of which the broker has told the peer. */
+bool proof_has_room(int fd);
+void proof_announced(struct channel *ch, int fd);
 /* proof_step does steps 2 and 4 if they are due. No lock is held. It returns true if
  * the channel has just got its rings. */
 bool proof_step(struct channel *ch, int fd);

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define WIRE_VERSION 10
+#define WIRE_VERSION 11
 #define TOKEN_REACH 1048576
 
 enum wire_op {
@@ -51,9 +51,11 @@ enum wire_op {
 	/* file: a TCP socket. Reply: id; file: a socket that gets a byte when OP_ATTACHED
 	 * or OP_PROVEN may have an answer, and EOF when the attempt has ended. */
 	OP_ATTACH,
-	/* id. From now on this end looks for the other end's token. Reply: peer: the
-	 * mark; generation: 1 for the end that connected; file: memory with a
-	 * wire_notice. EAGAIN until the other end has attached. */
+	/* id, arg: 1 if the socket has room for the token. From now on this end looks for
+	 * the other end's token. Reply: peer: the mark; generation: 1 for the end that
+	 * connected; size: 1 if this end sends its token next, as after OP_TOKEN, since
+	 * there is room and the other end looks; file: memory with a wire_notice. EAGAIN
+	 * until the other end has attached. */
 	OP_ATTACHED,
 	/* file: a TCP socket that is attached. Both ends return to TCP. After the reply
 	 * no more bytes are sent by the rings. */
@@ -68,7 +70,9 @@ enum wire_op {
 	/* id, size; file: the TCP socket. The other end's token has arrived there, after
 	 * size unread bytes, at most TOKEN_REACH. */
 	OP_ARRIVED,
-	/* id. Reply: as OP_CONNECT's. EAGAIN until both tokens have arrived. */
+	/* id. Reply: as OP_CONNECT's, and the other end of the socket of OP_ATTACH. The
+	 * broker keeps none of the files: OP_MAPPED does not follow. EAGAIN until both
+	 * tokens have arrived. */
 	OP_PROVEN,
 	/* arg: index of a chunk of the process's pool. Reply: file: its rings, one after
 	 * the other; of index POOL_CHUNKS: the lists (list.h). EINVAL: there is no such
