@@ -30,7 +30,7 @@ import (
 //     memory and the doorbells (establish), which the ends get (proven).
 //
 // Until 5, the broker tells an end of the other one only that it has come, looks, sends,
-// and has gone: four bits, of crossings of which mostCrossings are under way at a time. One
+// and has gone: four bits, of crossings of which mostCrossings are before 5 at a time. One
 // that fails keeps its place among those until its deadline. So two ends that no network
 // joins do not learn a nonce by the broker within that time.
 type crossing struct {
@@ -181,8 +181,11 @@ func (c *crossing) finish() {
 	for _, a := range c.ends {
 		c.b.attach.release(a)
 	}
+	if c.proven { // it has left, and establish runs or will
+		return
+	}
 	leave := func() { c.b.crossings.Leave(c.owner()) }
-	if c.made == nil && c.exchange != nil && !c.changed {
+	if c.exchange != nil && !c.changed {
 		time.AfterFunc(time.Until(c.exchange.deadline), leave)
 	} else {
 		leave()
@@ -331,15 +334,28 @@ func (s *session) arrived(r request) error {
 	}
 	c.arrived[from] = true
 	if c.arrived[1-from] && !c.proven {
-		c.proven = true
-		s.b.running.Go(c.establish)
+		c.prove()
 	}
 	return nil
+}
+
+// prove records that both tokens have arrived. From now on the network is known to join the ends,
+// so the crossing leaves its place to another one; the memory, which waits for running programs,
+// has places of its own. The lock is held.
+func (c *crossing) prove() {
+	b := c.b
+	c.proven = true
+	b.crossings.Leave(c.owner())
+	b.makings.Start(c.owner(), func() { b.running.Go(c.establish) })
 }
 
 // establish makes the connection that two ends have proven.
 func (c *crossing) establish() {
 	b := c.b
+	defer b.makings.Leave(c.owner())
+	if c.isOver() { // while it waited
+		return
+	}
 	conn := &connection{b: b, begun: time.Now(), proven: time.Now(), name: c.ends[1].local, attached: true}
 	for i, a := range c.ends {
 		conn.ends[i] = newEnd(conn, a.owner, a.local, a.peer)
@@ -365,6 +381,12 @@ func (c *crossing) establish() {
 		a.tell()
 	}
 	c.finish()
+}
+
+func (c *crossing) isOver() bool {
+	c.b.mu.Lock()
+	defer c.b.mu.Unlock()
+	return c.over
 }
 
 // prepare makes the memory and the doorbells of an attached connection.

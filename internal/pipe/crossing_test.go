@@ -344,6 +344,41 @@ func TestNineRequests(t *testing.T) {
 	}
 }
 
+// A proof that has succeeded leaves its place to another one while its connection is made.
+func TestProvenLeavesPlace(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	const proofs = 40 // more than a container has places
+	b, socket := serve(t, nil)
+	ns := nstest.New(t)
+	var l net.Listener
+	if err := netns.Do(ns, func() (err error) {
+		l, err = net.Listen("tcp4", "127.0.0.1:0")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	first, second := greetedIn(t, ns, socket), greetedIn(t, ns, socket)
+	free := b.FillMakings()
+	for range proofs {
+		var client, server *os.File
+		if err := netns.Do(ns, func() error {
+			client, server = acceptedPair(t, l)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		mine, theirs := first.attach(client), second.attach(server)
+		prove(t, [2]*crossing{first.cross(mine.id, client), second.cross(theirs.id, server)})
+	}
+	if s := b.Status(); s.Made != 0 {
+		t.Errorf("%d connections", s.Made)
+	}
+	free()
+	eventually(t, "all connections", func() bool { return b.Status().Made == proofs })
+}
+
 // again has both ends attach again, after the proof that they had is over.
 func again(both [2]*crossing) (next [2]*crossing) {
 	for i, x := range both {

@@ -28,6 +28,9 @@ func (b *Broker) RecheckWithin(limit time.Duration) *sync.WaitGroup {
 // have, until free is called.
 func (b *Broker) FillCrossings() (free func()) { return b.fill(b.crossings) }
 
+// FillMakings does so with those of connections in creation.
+func (b *Broker) FillMakings() (free func()) { return b.fill(b.makings) }
+
 // FillCloses takes all places of closes that the containers with sessions may have, until free is
 // called: their closes wait.
 func (b *Broker) FillCloses() (free func()) { return b.fill(b.closes) }

@@ -80,6 +80,7 @@ type Broker struct {
 	calls     *quota.Gate // calls on sockets that processes share
 	checks    *quota.Gate // proofs after changes of rules
 	crossings *quota.Gate // proofs under "scon run"
+	makings   *quota.Gate // connections in creation after such a proof
 	absences  *quota.Gate // recent answers of tellAbsence
 
 	mu          sync.Mutex // guards the fields below and everything reachable from them
@@ -119,7 +120,7 @@ func New(o Options) (*Broker, error) {
 		opts: o, log: o.Logger, listener: l,
 		sessions: make(map[*session]bool), names: make(map[*name]bool), connections: make(map[*connection]bool),
 		rejecting: make(chan struct{}, mostRejecting),
-		ledger:    ledger, closes: quota.NewGate(mostCloses), calls: quota.NewGate(mostCalls), checks: quota.NewGate(mostProofs), crossings: quota.NewGate(mostCrossings), absences: quota.NewGate(mostAbsences),
+		ledger:    ledger, closes: quota.NewGate(mostCloses), calls: quota.NewGate(mostCalls), checks: quota.NewGate(mostProofs), crossings: quota.NewGate(mostCrossings), makings: quota.NewGate(mostMakings), absences: quota.NewGate(mostAbsences),
 		changed: make(chan time.Time, 1), pulse: service.NewPulse(),
 		counts: Counts{Refused: make(map[string]uint64)},
 	}
