@@ -233,6 +233,7 @@ type Memory struct {
 	bell   uint64 // cookie of its doorbell
 	paused bool   // guarded by the broker's lock
 	sent   uint64 // bytes, once the doorbell is unbound; guarded by the broker's lock
+	stale  bool   // the doorbell is unbound; guarded by the broker's lock
 
 	classes [4]bool // of rings that were stored in its slot, or may be
 
@@ -439,6 +440,9 @@ func (m *Memory) Size() uint64 {
 }
 
 func (m *Memory) Sent() uint64 {
+	if m.stale {
+		return m.sent
+	}
 	var p pipecopyPlace
 	if err := m.k.objs.Places.Lookup(int32(m.e.Doorbell), &p); err == nil {
 		m.sent = p.Head
@@ -462,9 +466,13 @@ func (m *Memory) Held() (n int) {
 // which holds the socket's lock: a process can hold that for as long as it likes.
 func (m *Memory) Stop() {
 	for _, end := range []*Memory{m, m.peer} {
+		if end.stale {
+			continue
+		}
 		end.Sent()
 		if m.k.objs.Places.Delete(int32(end.e.Doorbell)) == nil {
 			m.k.stops.Add(1)
+			end.stale = true
 		}
 	}
 }
