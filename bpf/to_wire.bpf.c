@@ -31,17 +31,18 @@ always_inline int learn_at_wire(struct __sk_buff *skb, int v6, const __u32 mac_h
 	if (!half)
 		return TC_ACT_UNSPEC;
 	device = device_of(skb);
+	if (!device)
+		return TC_ACT_UNSPEC;
 	flags = bridged ? PATH_BRIDGED :
-		device	? device->flags &
-				 (DEV_SPREAD | DEV_BY_ROUTE | (v6 ? 0 : DEV_TUNNEL)) :
-			 0;
+			  device->flags &
+				  (DEV_SPREAD | DEV_BY_ROUTE | (v6 ? 0 : DEV_TUNNEL));
 	tied = tie(&pkt, ttl_of(&pkt));
 	o = flags & DEV_TUNNEL ? outer_at(back->twin) : 0;
 	/* A packet from another device with the same addresses is not the tracked one. */
 	if (skb->ingress_ifindex != (bridged ? half->in_dev : half->in_bridge))
 		return go_regular(skb, UNTIED);
 	/* A bridge passes it if it is a GSO packet only (is_skb_forwardable). */
-	if (bridged && (!device || wire_len(skb, &pkt) > device->longest)) {
+	if (bridged && wire_len(skb, &pkt) > device->longest) {
 		half->probe = 0;
 		end_pending(half);
 		return go_regular(skb, TOO_LONG);

@@ -100,7 +100,7 @@ always_inline void learn_encap(struct __sk_buff *skb, const void *data,
 {
 	const struct iphdr *ip = data + IP_OFF;
 	__u32 len = wire_len(skb, pkt), generation = o->probe_generation,
-	      hash = room == IPIP_ROOM ? 0 : skb->hash;
+	      hash = skb->hash;
 	int known;
 
 	if (!o->probe || o->probe != tie(pkt, ttl_of(pkt)))

@@ -150,7 +150,7 @@ func (p *Port) closePair() {
 // setUplinks makes the hooked uplinks those that are wanted.
 func (h *Hooks) setUplinks(want map[int]discover.Uplink) {
 	for index, u := range h.uplinks {
-		if w, ok := want[index]; !ok || w.Bare() != u.Bare() || w.Bridge.Index != u.Bridge.Index {
+		if w, ok := want[index]; !ok || w.Bare() != u.Bare() || w.ByRoute != u.ByRoute || w.Bridge.Index != u.Bridge.Index {
 			h.attacher.detach(index, datapath.UplinkHooks)
 			delete(h.uplinks, index)
 			h.opts.Logger.Info("uplink gone", "dev", u.Name)

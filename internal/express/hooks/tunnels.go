@@ -29,7 +29,8 @@ type tunnels struct {
 // tunnel is one of them.
 type tunnel struct {
 	rps
-	kept string // why packets do not skip it, "" if they do
+	kept    string // why packets do not skip it, "" if they do
+	byRoute bool   // nor do they go by it
 }
 
 // Tunnel is a VXLAN or IPIP device that express packets do not skip.
@@ -92,7 +93,7 @@ func (v *tunnels) set(uplinks map[int]discover.Uplink, qdiscs map[int]string, xd
 // setOne writes whether packets skip a device, if that has changed.
 func (v *tunnels) setOne(u discover.Uplink, kept string) {
 	t := v.open[u.Index]
-	if t != nil && t.kept == kept {
+	if t != nil && t.kept == kept && t.byRoute == u.ByRoute {
 		return
 	}
 	if t == nil {
@@ -103,7 +104,7 @@ func (v *tunnels) setOne(u discover.Uplink, kept string) {
 		v.open[u.Index] = t
 		kept = cmp.Or(kept, t.steering())
 	}
-	t.kept = kept
+	t.kept, t.byRoute = kept, u.ByRoute
 	if err := v.dp.Track(u.Index, datapath.Delivery{Bare: u.Bare(), Queue: true, Tunnel: kept == "", ByRoute: u.ByRoute}); err != nil {
 		v.log.Error("tracking a tunnel's device", "dev", u.Name, "error", err)
 		return
