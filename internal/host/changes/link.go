@@ -24,6 +24,7 @@ type device struct {
 	group     uint32
 	xdp       string // its XDP programs
 	settings  string // of a tunnel, a netkit pair or a bridge
+	tunnel    bool   // it takes packets out of others
 	peer      uint32 // ifindex of a veth's other end, or of the lower device
 	peerNSID  uint32 // ID of its namespace
 }
@@ -68,11 +69,11 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 		diff := was.diff(is)
 		e.Reason = fmt.Sprintf("device %s: %s", is.name, diff)
 		// No decision uses a device that was down. A device that comes up again may
-		// activate routes; a bridge port only adds a destination.
+		// activate routes; a bridge port only adds a destination, unless it is a tunnel.
 		if was.xdp != is.xdp {
 			e.Kind = Filter
 		}
-		e.Stale = diff != otherEnd && (was.up || is.up && !is.bridged) && !k.onlyAdds(index, was, is)
+		e.Stale = diff != otherEnd && (was.up || is.up && (is.tunnel || !is.bridged)) && !k.onlyAdds(index, was, is)
 		// The kernel ends IPv4's routes by a device without a word; none is by a
 		// bridge's port.
 		if e.Stale && is.bridged && was.goesDown(is) {
@@ -102,14 +103,14 @@ const (
 
 // onlyAdds reports whether nothing changes of a device but that it comes up or is
 // operational, and that can only add a destination: it is a bridge port, or no route
-// can have waited for it.
+// can have waited for it. A tunnel takes packets that another one had.
 func (k *known) onlyAdds(index int32, was, is device) bool {
 	waits := was.used || k.ignoresLinkdown(index)
 	if !was.up || is.operstate == operUp {
 		was.operstate = is.operstate
 	}
 	was.used, was.up = is.used, was.up || is.up
-	return was == is && (is.bridged || !waits)
+	return was == is && !is.tunnel && (is.bridged || !waits)
 }
 
 // ignoresLinkdown reports whether routes by a device that is up do not count as long as
@@ -195,7 +196,7 @@ func parseDevice(b []byte) (d device) {
 		case unix.IFLA_LINK_NETNSID:
 			d.peerNSID = native32(data)
 		case unix.IFLA_LINKINFO:
-			d.settings, d.bridged = parseSettings(data)
+			d.settings, d.bridged, d.tunnel = parseSettings(data)
 		}
 	}
 	return d
@@ -203,8 +204,8 @@ func parseDevice(b []byte) (d device) {
 
 // parseSettings returns the settings that decisions depend on: all of a tunnel and of a
 // netkit pair, those of a bridge without its counters and timers, "" of other
-// devices; and whether the device is a bridge's port.
-func parseSettings(info []byte) (is string, bridged bool) {
+// devices; and whether the device is a bridge's port, or a tunnel.
+func parseSettings(info []byte) (is string, bridged, tunnel bool) {
 	var kind, settings string
 	for typ, data := range nlmsg.Attributes(info) {
 		switch typ {
@@ -217,12 +218,14 @@ func parseSettings(info []byte) (is string, bridged bool) {
 		}
 	}
 	switch kind {
-	case "vxlan", "netkit", "ipip", "gre", "ip6tnl", "ip6gre":
-		return settings, bridged
+	case "vxlan", "ipip", "gre", "ip6tnl", "ip6gre":
+		return settings, bridged, true
+	case "netkit":
+		return settings, bridged, false
 	case "bridge":
-		return bridgeSettings([]byte(settings)), bridged
+		return bridgeSettings([]byte(settings)), bridged, false
 	}
-	return "", bridged
+	return "", bridged, false
 }
 
 // bridgeSettings are the attributes that say which packets a bridge separates

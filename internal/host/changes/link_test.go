@@ -47,6 +47,29 @@ func TestDeviceOfVRF(t *testing.T) { // by message: not every kernel has VRFs
 	}
 }
 
+// A tunnel that comes up takes packets that another one had; other devices do not.
+func TestTunnelComesUp(t *testing.T) { // by message: not every kernel has tunnels
+	for kind, stale := range map[string]bool{"ipip": true, "vxlan": true, "gre": true, "dummy": false, "veth": false} {
+		for _, bridged := range []bool{false, true} {
+			is := func(up bool) nlmsg.Message {
+				m := enslaved("bridge", up)
+				m.Data = m.Data[:unix.SizeofIfInfomsg]
+				info := nlmsg.Attr(unix.IFLA_INFO_KIND, []byte(kind+"\x00"))
+				if bridged {
+					info = append(info, nlmsg.Attr(unix.IFLA_INFO_SLAVE_KIND, []byte("bridge\x00"))...)
+				}
+				m.Data = append(m.Data, nlmsg.Attr(unix.IFLA_LINKINFO, info)...)
+				return m
+			}
+			k := newKnown()
+			k.evaluate(is(false))
+			if e, _ := k.evaluate(is(true)); e.Stale != stale {
+				t.Errorf("%s, bridged %v: %+v", kind, bridged, e)
+			}
+		}
+	}
+}
+
 // A tunnel gets another remote end.
 func TestTunnelSettings(t *testing.T) {
 	for _, kind := range []string{"ipip", "gre", "ip6tnl mode any", "ip6gre"} {
