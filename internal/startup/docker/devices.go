@@ -53,18 +53,27 @@ func (d *Driver) makeBridge(n *Network, isNew bool) error {
 	return devices.Forward(n.Pools)
 }
 
-// removeBridge removes a network's bridge. A device of its name with another MAC address is
-// another program's.
-func (d *Driver) removeBridge(n *Network) error {
+// hasForeign reports whether a device of the name of a network's bridge is another program's: it
+// has another MAC address.
+func (d *Driver) hasForeign(n *Network) (bool, error) {
 	l, err := netlink.LinkByName(n.Bridge)
-	switch {
-	case errors.As(err, new(netlink.LinkNotFoundError)):
-		return nil
-	case err != nil:
-		return fmt.Errorf("find bridge %s: %w", n.Bridge, err)
-	case l.Attrs().HardwareAddr.String() != n.MAC:
-		d.log.Warn("docker driver: the device of a network's bridge is another program's: it stays", "bridge", n.Bridge)
-		return nil
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("find bridge %s: %w", n.Bridge, err)
+	}
+	foreign := l.Attrs().HardwareAddr.String() != n.MAC
+	if foreign {
+		d.log.Error("docker driver: the device of a network's bridge is another program's: it is left alone", "bridge", n.Bridge)
+	}
+	return foreign, nil
+}
+
+// removeBridge removes a network's bridge.
+func (d *Driver) removeBridge(n *Network) error {
+	if foreign, err := d.hasForeign(n); err != nil || foreign {
+		return err
 	}
 	return d.host.RemoveLink(n.Bridge)
 }

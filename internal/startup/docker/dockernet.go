@@ -139,7 +139,11 @@ func (d *Driver) reconcile() error {
 		return d.enforce() // remove rules of a deleted network
 	}
 	for _, n := range d.networks {
-		if err := d.makeBridge(n, false); err != nil {
+		foreign, err := d.hasForeign(n)
+		if err == nil && !foreign {
+			err = d.makeBridge(n, false)
+		}
+		if err != nil {
 			return err
 		}
 		for id, e := range n.Endpoints {

@@ -285,6 +285,10 @@ func TestForeignBridge(t *testing.T) {
 	nstest.Run(t, w.host, "ip link del blue0")
 	w.do(func() error { return w.driver.CreateNetwork(named) })
 	nstest.Run(t, w.host, "ip link del blue0\n"+foreign)
+	w.do(func() error { return w.driver.reconcile() }) // as after a start
+	if out := nstest.Run(t, w.host, "ip address show dev blue0"); strings.Contains(out, "172.30.0.1") {
+		t.Errorf("the network's gateway is at another program's bridge: %s", out)
+	}
 	w.do(func() error { return w.driver.DeleteNetwork(&networkRequest{NetworkID: netID}) })
 	nstest.Run(t, w.host, "ip link del blue0")
 	w.wantNothing()
