@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/host/sysctl"
@@ -162,7 +163,12 @@ func isEmpty(ns *os.File) bool {
 type plain struct {
 	mu       sync.Mutex
 	settings string
+	read     time.Time // when they were
 }
+
+// plainAge is how long a namespace that differs is compared with the settings that were read
+// last: the host may change what it passes on.
+const plainAge = time.Second
 
 // has reports whether a namespace has those settings. CRI-O sets a pod's sysctls before the
 // ADD: the pooled namespace would lack them, and the next container that gets the pod's would
@@ -174,15 +180,16 @@ func (p *plain) has(ns *os.File) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if there == p.settings {
-		return true
+	if there == p.settings || time.Since(p.read) < plainAge {
+		return there == p.settings
 	}
-	fresh, err := netns.New() // the host may have changed what it passes on
+	fresh, err := netns.New()
 	if err != nil {
 		return false
 	}
 	defer fresh.Close()
 	p.settings, err = settingsOf(fresh)
+	p.read = time.Now()
 	return err == nil && there == p.settings
 }
 
