@@ -157,15 +157,17 @@ func Make(dir string) error {
 }
 
 // CheckOwn refuses a directory that another program keeps its files in: those with the names
-// of a service's would be overwritten and removed. A lock of SCON's is empty, and its state, even
-// if it is cut short, is no whole document without a process.
+// of a service's would be overwritten and removed. SCON's state, even if it is damaged, is no
+// whole document without a process, and its lock is empty, unless both are damaged.
 func CheckOwn(dir string) error {
 	foreign := ""
 	var s struct{ PID any }
-	if content, err := os.ReadFile(file(dir)); err == nil && json.Unmarshal(content, &s) == nil && s.PID == nil {
+	content, err := os.ReadFile(file(dir))
+	if err == nil && json.Unmarshal(content, &s) == nil && s.PID == nil {
 		foreign = file(dir)
 	}
-	if info, err := os.Lstat(filepath.Join(dir, "lock")); err == nil && (!info.Mode().IsRegular() || info.Size() > 0) {
+	info, noLock := os.Lstat(filepath.Join(dir, "lock"))
+	if noLock == nil && (!info.Mode().IsRegular() || info.Size() > 0 && err != nil) {
 		foreign = filepath.Join(dir, "lock")
 	}
 	if foreign != "" {
