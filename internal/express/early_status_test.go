@@ -1,6 +1,7 @@
 package express_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -15,14 +16,20 @@ func TestShortAssured(t *testing.T) {
 	b := newLiberal(t, scontest.Layout{})
 	undo := map[string]string{"nftables": "nft delete table ip t", "iptables": "iptables-nft -D DOCKER-USER 1"}
 	for name, rule := range map[string]string{
-		"nftables": `nft add table ip t
-			nft add chain ip t f { type filter hook forward priority 0 ; }
-			nft add rule ip t f ct direction reply ct status assured drop`,
+		"nftables": "nft add table ip t ; add chain ip t f { type filter hook forward priority 0 ; } ; " +
+			"add rule ip t f ct direction reply ct status assured drop",
 		"iptables": "iptables-nft -I DOCKER-USER -m conntrack --ctdir REPLY --ctstatus ASSURED -j DROP",
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := b.In(t)
+			before := b.Status().Rules.Generation
 			b.Sh(lab.Device, rule)
+			scontest.Eventually(t, "the daemon knows the rule", func() error {
+				if b.Status().Rules.Generation == before {
+					return errors.New("it does not")
+				}
+				return nil
+			})
 			for range 20 {
 				c := b.Outgoing("tcp", 1)
 				if _, err := c.Client.Write([]byte("x")); err != nil {
