@@ -8,15 +8,20 @@
  *	                          └─ runs ──▶ runc create ID
  *	                          └─ HTTP ──▶ agent: done
  *
- * Without an agent it only executes the runtime. Its own settings are options before
- * the verb, or environment variables:
+ * Without an agent it only executes the runtime, unless the container's device is still
+ * to be made: then, and where an agent is there that cannot be asked, it refuses. Its own
+ * settings are options before the verb, or environment variables:
  *
  *	--scon-runtime PATH   SCON_RUNTIME   the wrapped runtime; default runc
  *	--scon-socket PATH    SCON_SOCKET    the startup service's socket
  *	--scon-network NAME   SCON_NETWORK   the network of containers that name none
  */
+#define _GNU_SOURCE
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -157,11 +162,10 @@ static struct text why(const struct text *answer)
 }
 
 /* complain reports why a container is refused, on standard error and in the wrapped
- * runtime's log, which engines read. */
-static void complain(const struct call *c, const struct text *answer)
+ * runtime's log, which engines read; said is a JSON string without its quotes. */
+static void complain(const struct call *c, struct text said)
 {
 	int json = c->log_format && !strcmp(c->log_format, "json");
-	struct text said = why(answer);
 	time_t now = time(NULL);
 	char when[32];
 	FILE *log;
@@ -180,8 +184,26 @@ static void complain(const struct call *c, const struct text *answer)
 	fclose(log);
 }
 
-/* notify sends a request to the agent. Returns the HTTP status, or -1 without an
- * agent; it reports errors that the agent returns. */
+/* refuse complains and returns the exit status. */
+static int refuse(const struct call *c, const char *reason)
+{
+	complain(c, (struct text){ .data = (char *)reason, .size = strlen(reason) });
+	return 1;
+}
+
+/* add_value appends a header whose value HTTP leaves as it is: no control characters,
+ * no space at an end. Returns -1 for another value. */
+static int add_value(struct text *t, const char *name, const char *value)
+{
+	size_t size = value ? strlen(value) : 0;
+
+	if (size && (value[0] == ' ' || value[size - 1] == ' '))
+		return -1;
+	return add_header(t, name, value);
+}
+
+/* notify sends a request to the agent. Returns the HTTP status, -1 without an agent, or
+ * -2 if the agent cannot be asked; it reports errors that the agent returns. */
 static int notify(const struct call *c, const char *verb, const char *outcome)
 {
 	struct text request = { 0 }, answer = { 0 };
@@ -197,17 +219,117 @@ static int notify(const struct call *c, const char *verb, const char *outcome)
 		strncat(pid_file, c->pid_file, sizeof(pid_file) - strlen(pid_file) - 1);
 
 	add_string(&request, "POST /v1/oci HTTP/1.0\r\n");
-	if (add_header(&request, "Oci-Verb", verb) < 0 || add_header(&request, "Oci-Outcome", outcome) < 0 ||
-	    add_header(&request, "Oci-Id", c->id) < 0 || add_header(&request, "Oci-Bundle", bundle) < 0 ||
-	    add_header(&request, "Oci-Pidfile", pid_file) < 0 || add_header(&request, "Oci-Network", c->network) < 0)
-		return -1;
+	if (add_value(&request, "Oci-Verb", verb) < 0 ||
+	    add_value(&request, "Oci-Outcome", outcome) < 0 ||
+	    add_value(&request, "Oci-Id", c->id) < 0 ||
+	    add_value(&request, "Oci-Bundle", bundle) < 0 ||
+	    add_value(&request, "Oci-Pidfile", pid_file) < 0 ||
+	    add_value(&request, "Oci-Network", c->network) < 0)
+		return has_agent(c->socket) ? -2 : -1;
 	add_string(&request, "Content-Length: 0\r\n\r\n");
 	status = ask(c->socket, &request, &answer);
 	if (status >= 400 && status != 404)
-		complain(c, &answer);
+		complain(c, why(&answer));
 	free(request.data);
 	free(answer.data);
 	return status;
+}
+
+/* open_dir opens a directory. *missing tells why not: 1 if there is none for this user,
+ * or else 0. */
+static DIR *open_dir(int at, const char *path, int *missing)
+{
+	int fd = openat(at, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+
+	*missing = fd < 0 && (errno == ENOENT || errno == ENOTDIR || errno == EACCES);
+	return dir;
+}
+
+/* is_pending returns whether an agent's directory has a file HASH@ID below pending, which it
+ * can remove. */
+static int is_pending(int agent, const char *id, int remove)
+{
+	const size_t id_at = 13;
+	int found = 0, missing;
+	DIR *dir = open_dir(agent, "pending", &missing);
+	struct dirent *file;
+
+	if (!dir)
+		return !missing;
+	while ((file = readdir(dir))) {
+		if (strlen(file->d_name) <= id_at || file->d_name[id_at - 1] != '@' ||
+		    strcmp(file->d_name + id_at, id))
+			continue;
+		found = 1;
+		if (remove)
+			unlinkat(dirfd(dir), file->d_name, 0);
+	}
+	closedir(dir);
+	return found;
+}
+
+/* awaits_device returns whether an agent has still to make the container's device, or that
+ * cannot be told. Its files say so, also when it has ended; remove removes them. */
+static int awaits_device(const struct call *c, int remove)
+{
+	char link[PATH_MAX], path[PATH_MAX + sizeof("/startup")];
+	int found = 0, missing;
+	struct dirent *agent;
+	ssize_t size;
+	DIR *dir;
+
+	if (snprintf(link, sizeof(link), "%s.state", c->socket) >= (int)sizeof(link))
+		return 0; /* no socket has such a path */
+	size = readlink(link, path, PATH_MAX - 1);
+	if (size >= 0)
+		path[size] = 0;
+	else
+		strcpy(path, dirname(link));
+	strcat(path, "/startup");
+	dir = open_dir(AT_FDCWD, path, &missing);
+	if (!dir)
+		return !missing;
+	while (!found && (agent = readdir(dir))) {
+		int fd;
+
+		if (agent->d_name[0] == '.')
+			continue;
+		fd = openat(dirfd(dir), agent->d_name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+		if (fd < 0) {
+			found = errno != ENOTDIR && errno != ENOENT;
+			continue;
+		}
+		found = is_pending(fd, c->id, remove);
+		close(fd);
+	}
+	closedir(dir);
+	return found;
+}
+
+/* prepare asks the agent before a verb. Returns 0, or the exit status if it is refused. */
+static int prepare(const struct call *c, const char *verb)
+{
+	int start = !strcmp(verb, "start"), answer;
+
+	if (!strcmp(verb, "delete"))
+		return 0;
+	answer = notify(c, start ? "start" : "create", NULL);
+	if (answer >= 400 && answer != 404)
+		return 1;
+	if (start && answer != 200 && awaits_device(c, 0))
+		return refuse(c, "the startup service, which has to make the container's device, does not "
+				 "answer: start it with 'scon up'");
+	if (!start && answer == -2)
+		return refuse(c, "the startup service does not answer, or a path has a control character or "
+				 "a space at its end");
+	/* The runtime would start the container without asking. */
+	if (!strcmp(verb, "run") && answer == 200 && awaits_device(c, 0)) {
+		notify(c, "create", "failed");
+		return refuse(c, "a container with a user namespace gets its device between create and "
+				 "start: use these instead of run");
+	}
+	return 0;
 }
 
 static pid_t child;
@@ -251,7 +373,7 @@ int main(int argc, char **argv)
 {
 	struct call c = { 0 };
 	const char *verb;
-	int status, answer;
+	int status;
 
 	parse(&c, argc, argv);
 	verb = c.verb && c.id ? c.verb : "";
@@ -260,12 +382,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "scon-oci: start %s: %s\n", c.runtime, strerror(errno));
 		return 127;
 	}
-	answer = 0;
-	if (!strcmp(verb, "create") || !strcmp(verb, "run"))
-		answer = notify(&c, "create", NULL);
-	else if (!strcmp(verb, "start"))
-		answer = notify(&c, "start", NULL);
-	if (answer >= 400 && answer != 404)
+	if (prepare(&c, verb))
 		return 1;
 	status = run(&c);
 	/* The container of a run has ended, or never was: what was made for it goes. */
@@ -273,8 +390,8 @@ int main(int argc, char **argv)
 		notify(&c, "create", "failed");
 	else if (!strcmp(verb, "run"))
 		notify(&c, "create", status ? "failed" : "done");
-	else
-		notify(&c, verb, status ? "failed" : "done");
+	else if (notify(&c, verb, status ? "failed" : "done") < 0 && !strcmp(verb, "delete") && !status)
+		awaits_device(&c, 1);
 	if (WIFSIGNALED(status))
 		return 128 + WTERMSIG(status);
 	return WEXITSTATUS(status);

@@ -175,7 +175,13 @@ func (a *Agent) Close() error {
 	for _, r := range a.records.all() {
 		used[r.Network.Name] = true
 	}
-	errs := []error{a.networks.close()}
+	pending, err := a.store.pendingOf("")
+	for _, p := range pending {
+		if c, err := cni.Parse(p.Conf); err == nil {
+			used[c.Name] = true
+		}
+	}
+	errs := []error{err, a.networks.close()}
 	a.census.close()
 	a.stages.close()
 	if !a.opts.Wait {

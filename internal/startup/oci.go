@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -58,15 +57,14 @@ func (a *Agent) within(s Stage, o control.OCI, do func(control.OCI) error) error
 // one ID, of which the runtime refuses all but one.
 type starts struct {
 	ends    byKey[string, func()] // ends the stage that a container is in
-	pending byKey[string, pendingStart]
-	creates byKey[int, create] // that are under way, by the process of scon-oci
+	creates byKey[int, create]    // that are under way, by the process of scon-oci
 }
 
 // create is what a create has made for its container.
 type create struct {
 	id      string
-	record  *Record       // nil: nothing
-	pending *pendingStart // nil: nothing is to be made before its start
+	record  *Record // nil: nothing
+	pending string  // its file, if a device is to be made before its start; else ""
 }
 
 // endStage ends the stage that a container is in, if it is in one.
@@ -74,13 +72,6 @@ func (s *starts) endStage(id string) {
 	if end, ok := s.ends.take(id); ok {
 		end()
 	}
-}
-
-// pendingStart is a container whose device is made in place before its start.
-type pendingStart struct {
-	n       *network
-	pidFile string
-	bundle  string
 }
 
 // byKey is a value for each of some keys.
@@ -115,17 +106,16 @@ func (a *Agent) ociDone(o control.OCI) error {
 	made, _ := a.starts.creates.take(o.PID)
 	began := made.id == o.ID
 	switch {
-	case o.Verb == "delete":
-		a.starts.pending.take(o.ID)
-		if o.Outcome == "done" {
-			return a.detachAll(a.records.all(), ofContainer(o.ID))
-		}
+	case o.Verb == "delete" && o.Outcome == "done":
+		return errors.Join(a.store.removePending(o.ID), a.detachAll(a.records.all(), ofContainer(o.ID)))
 	case o.Verb == "create" && o.Outcome == "failed":
-		return a.detachAll(a.records.all(), func(r *Record) bool {
+		var err error
+		if began && made.pending != "" {
+			err = removeFile(made.pending)
+		}
+		return errors.Join(err, a.detachAll(a.records.all(), func(r *Record) bool {
 			return began && r == made.record || !began && ofContainer(o.ID)(r) && r.Bundle == o.Bundle
-		})
-	case o.Verb == "create" && began && made.pending != nil:
-		a.starts.pending.put(o.ID, *made.pending)
+		}))
 	}
 	return nil
 }
@@ -174,8 +164,13 @@ func (a *Agent) ociMake(o control.OCI) (made create, err error) {
 		if o.PidFile == "" {
 			return made, fmt.Errorf("container %s has a user namespace: --pid-file is required to make its device in place", o.ID)
 		}
-		made.pending = &pendingStart{n, o.PidFile, o.Bundle}
-		return made, nil
+		p := a.store.newPending(o, n.conf)
+		first, err := p.await()
+		if first {
+			made.pending = p.path
+		}
+		step("oci-pending")
+		return made, err
 	}
 	e, err := a.ready(n, o.ID)
 	if err != nil {
@@ -221,26 +216,6 @@ func (a *Agent) ociGive(n *network, e *entry, r *Record, file *bundle) (err erro
 	}
 	step("oci-written")
 	return nil
-}
-
-// ociStart makes the device in place for a container that could not get a pooled
-// namespace; its process exists now.
-func (a *Agent) ociStart(o control.OCI) error {
-	p, waits := a.starts.pending.take(o.ID)
-	if !waits {
-		return nil
-	}
-	text, err := os.ReadFile(p.pidFile)
-	if err != nil {
-		return fmt.Errorf("find the process of container %s: %w", o.ID, err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return fmt.Errorf("find the process of container %s: %s: %w", o.ID, p.pidFile, err)
-	}
-	at := cni.Attachment{ContainerID: o.ID, IfName: pooledName, Netns: fmt.Sprintf("/proc/%d/ns/net", pid)}
-	_, err = a.add(0, at, p.n.conf, p.bundle)
-	return err
 }
 
 // bundle is a container's configuration. Keys that SCON does not read stay unchanged.

@@ -106,6 +106,7 @@ const (
 //	    networks/NAME             the configuration of a prepared network
 //	    networks/NAME@DIGEST      an earlier one
 //	    attachments/KEY@POOLED    a record; POOLED is "" for a device made in place
+//	    pending/HASH@ID           a container of scon-oci whose device is made before its start
 //	    deleted/KEY               a DEL that came while no agent ran
 //	    corrupt/                  records that could not be read
 type store struct {
@@ -239,7 +240,7 @@ func openStore(stateDir string, inode uint64, wait bool) (_ *store, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the agent's directory %s: %w", s.dir, err)
 	}
-	for _, d := range []string{"networks", "attachments", "deleted", "corrupt"} {
+	for _, d := range []string{"networks", "attachments", "pending", "deleted", "corrupt"} {
 		if err := os.MkdirAll(filepath.Join(s.dir, d), 0o700); err != nil {
 			return nil, fmt.Errorf("make the agent's directory: %w", err)
 		}

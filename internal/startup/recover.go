@@ -267,7 +267,7 @@ func namespaceOf(l netlink.Link) (string, error) {
 // device, or the runtime's name of the namespace, is gone. It skips attachments made
 // meanwhile, whose device may be newer than the list of devices.
 func (a *Agent) releaseGone(selected func(*Record) bool) error {
-	missed := a.catchUp(selected)
+	missed := errors.Join(a.catchUp(selected), a.store.forgetPending())
 	all := a.records.all()
 	devices, err := ownDevices()
 	if err != nil {

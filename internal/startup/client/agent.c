@@ -67,6 +67,7 @@ int slurp(int fd, struct text *t)
 	}
 }
 
+/* connect_to returns a connection, -1 if nobody listens at the path, or -2. */
 static int connect_to(const char *path)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
@@ -78,12 +79,14 @@ static int connect_to(const char *path)
 	strcpy(addr.sun_path, path);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
-		return -1;
+		return -2;
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	if (connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
+		int deaf = errno == EAGAIN || errno == EINTR || errno == ENOMEM;
+
 		close(fd);
-		return -1;
+		return deaf ? -2 : -1;
 	}
 	return fd;
 }
@@ -125,21 +128,30 @@ int ask(const char *socket, const struct text *request, struct text *body)
 {
 	struct text answer = { 0 };
 	int fd = connect_to(socket);
-	int status = -1;
+	int status = -2;
 
 	if (fd < 0)
-		return -1;
+		return fd;
 	/* A server that refuses a request may not have read all of it. */
 	if ((send_all(fd, request) < 0 && errno != EPIPE) || (slurp(fd, &answer) < 0 && !answer.size))
 		goto out;
 	add(&answer, "", 1); /* terminates the string for sscanf */
 	answer.size--;
 	if (sscanf(answer.data, "HTTP/1.%*d %d ", &status) != 1 || take_body(&answer, body) < 0)
-		status = -1;
+		status = -2;
 out:
 	close(fd);
 	free(answer.data);
 	return status;
+}
+
+int has_agent(const char *socket)
+{
+	int fd = connect_to(socket);
+
+	if (fd >= 0)
+		close(fd);
+	return fd != -1;
 }
 
 /* skip_string returns the end of a JSON string: its closing quote. */

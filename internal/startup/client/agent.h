@@ -32,8 +32,11 @@ int add_header(struct text *t, const char *name, const char *value);
 int slurp(int fd, struct text *t);
 
 /* ask sends a request to the agent. Returns the HTTP status and the answer's body,
- * or -1 if no agent answers or the answer is truncated. */
+ * -1 without an agent, or -2 if it does not answer or the answer is truncated. */
 int ask(const char *socket, const struct text *request, struct text *body);
+
+/* has_agent returns whether a process listens at the agent's socket. */
+int has_agent(const char *socket);
 
 /* find_string finds the string value of a key of a JSON object; keys of nested
  * objects do not count. Returns 0, or -1 if there is none, it does not fit, or it
