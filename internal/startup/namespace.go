@@ -2,17 +2,14 @@ package startup
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/scon-project/scon/internal/host/netdev"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/startup/devices"
-	"github.com/scon-project/scon/internal/startup/ipam"
 )
 
 // A device without an end on the host carries a mark in its alias, in the container.
@@ -71,15 +68,15 @@ type inside struct {
 }
 
 // marked returns the agent's devices by their marks. It searches every namespace
-// that has a name or a process.
+// that has a name or a process, where anyone may have made any number of devices.
 func (n namespace) marked() map[string]inside {
 	found := make(map[string]inside)
 	for _, path := range namespaces() {
 		// The namespace may end meanwhile.
 		_ = netns.Do(path, func() error {
-			links, err := netdev.List()
+			links, err := devices.Marked(n.alias(""))
 			for _, l := range links {
-				if mark, ok := strings.CutPrefix(l.Attrs().Alias, n.alias("")); ok {
+				if mark, ok := strings.CutPrefix(l.Attrs().Alias, n.alias("")); ok { // it may have changed
 					found[mark] = inside{path, l}
 				}
 			}
@@ -107,16 +104,4 @@ func namespaces() (paths []string) {
 // remove removes a device that has no record.
 func (i inside) remove() error {
 	return netns.Do(i.netns, func() error { return devices.RemoveInside(i.link.Attrs().Name) })
-}
-
-// leases returns a device's addresses, in the namespace of the calling thread.
-func leases(l netlink.Link) (all []ipam.Lease, err error) {
-	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
-	for _, got := range addrs {
-		addr, ok := netip.AddrFromSlice(got.IP)
-		if bits, _ := got.Mask.Size(); ok && !got.IP.IsLinkLocalUnicast() {
-			all = append(all, ipam.Lease{Address: netip.PrefixFrom(addr.Unmap(), bits)})
-		}
-	}
-	return all, err
 }

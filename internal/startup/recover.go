@@ -215,7 +215,7 @@ func (v recovery) rebuild(r *Record) error {
 	}
 	r.IfName = in.link.Attrs().Name
 	err := netns.Do(in.netns, func() (err error) {
-		r.Leases, err = leases(in.link)
+		r.Leases, err = devices.Leases(in.link)
 		return err
 	})
 	if err != nil {
