@@ -101,7 +101,7 @@ func TestSocketIsAnotherFile(t *testing.T) {
 }
 
 // topics of libsconpipe/test that need no further options.
-const topics = "connect backlog partial zerocopy loan refresh fullring halfclose peerdeath forks epoll_level epoll_edge options many threads files absent"
+const topics = "connect backlog partial zerocopy loan refresh fullring halfclose peerdeath forks epoll_level epoll_edge options many threads follower files absent"
 
 func TestLibrary(t *testing.T) {
 	t.Parallel()

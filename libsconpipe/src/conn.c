@@ -115,6 +115,17 @@ static int files_of(const struct wire_reply *a)
 	}
 }
 
+/* init_woken initializes the condition; its timeouts do not follow the time of day. */
+static void init_woken(pthread_cond_t *woken)
+{
+	pthread_condattr_t attr;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(woken, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
 int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, int *files,
 	      int count)
 {
@@ -132,7 +143,7 @@ int conn_open(struct conn **made, uint32_t serial, const struct wire_reply *a, i
 		pthread_mutex_init(&c->wait_lock, NULL);
 		pthread_mutex_init(&c->tx_lock, NULL);
 		pthread_mutex_init(&c->rx_lock, NULL);
-		pthread_cond_init(&c->woken, NULL);
+		init_woken(&c->woken);
 		err = map_all(c, a, files + 1);
 		if (!err && c->engine != PD_ENGINE_UNIX)
 			err = ask(c, OP_MAPPED, 0, &ignored, NULL, NULL);
@@ -264,20 +275,14 @@ static int poll_until(int fd, int64_t deadline_ns)
 /* follow waits until the thread that polls has woken. */
 static int follow(struct conn *c, int64_t deadline_ns)
 {
-	struct timespec t;
-	int64_t left;
+	struct timespec t = { deadline_ns / 1000000000, deadline_ns % 1000000000 };
 
 	if (!deadline_ns) {
 		pthread_cond_wait(&c->woken, &c->wait_lock);
 		return 0;
 	}
-	left = deadline_ns - now_ns();
-	if (left <= 0)
+	if (deadline_ns <= now_ns())
 		return -EAGAIN;
-	clock_gettime(CLOCK_REALTIME, &t);
-	left += t.tv_nsec;
-	t.tv_sec += left / 1000000000;
-	t.tv_nsec = left % 1000000000;
 	pthread_cond_timedwait(&c->woken, &c->wait_lock, &t);
 	return 0;
 }

@@ -9,7 +9,7 @@
 	X(peerdeath) X(forks) X(epoll_level) X(epoll_edge) X(options) X(many) X(threads) \
 	X(memory) X(hold) X(reach) X(ruled) X(files) X(victim) X(stream) X(stress) X(loan) \
 	X(absent) X(altered) X(fallback) X(silent) X(orphans) X(halfway) \
-	X(sizes) X(pooled) X(listed)
+	X(sizes) X(pooled) X(listed) X(follower)
 /* clang-format on */
 
 #define DECLARE(name) void test_##name(void);
