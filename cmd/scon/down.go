@@ -86,6 +86,7 @@ func (t *tool) down(o downOptions) error {
 	if err := doctor.RequireRoot("stop services and remove what they have attached"); err != nil {
 		return err
 	}
+	defer turn(o.dir)()
 	done := api.Down{Conntrack: o.mode, Stopped: []api.Stopped{}, Connections: []api.Ended{}}
 	var names []string
 	var errs []error
@@ -239,7 +240,11 @@ func (t *tool) downOne(u unit, down downOptions) (pid int, conns []liberal.Conn,
 func (t *tool) removeAll(u unit, o service.Options, pid int) error {
 	unlock, err := state.Lock(u.Dir(o.StateDir))
 	if errors.Is(err, state.ErrLocked) {
-		return fmt.Errorf("a %s (pid %d) holds %s and does not answer at %s; end it with 'kill %d', then run 'scon down' again", u.name, pid, u.Dir(o.StateDir), o.Socket, pid)
+		remedy := fmt.Sprintf("end it with 'kill %d', then run 'scon down' again", pid)
+		if pid == 0 {
+			remedy = "it starts or ends: run 'scon down' again"
+		}
+		return fmt.Errorf("a %s (pid %s) holds %s and does not answer at %s; %s", u.name, pidText(pid), u.Dir(o.StateDir), o.Socket, remedy)
 	}
 	if err != nil {
 		return err

@@ -94,6 +94,8 @@ func (t *tool) up(o service.Options, arguments func(unit, service.Options) ([]st
 	if _, err := netns.Inode(o.Netns); err != nil {
 		return err
 	}
+	_ = state.Make(o.StateDir) // start says why it is missing
+	defer turn(o.StateDir)()
 	var missing []unit
 	for _, u := range t.units {
 		pid, err := t.running(u, u.of(o))
@@ -125,6 +127,23 @@ func (t *tool) up(o service.Options, arguments func(unit, service.Options) ([]st
 		word = "scon is already up"
 	}
 	return errors.Join(t.printUp(word, o), failed)
+}
+
+// turn waits until no other up or down is at work in a state directory, or for as long as one
+// may stand still. The returned function lets the next one work.
+func turn(dir string) (end func() error) {
+	for {
+		f, err := os.Open(dir)
+		if err != nil {
+			return func() error { return nil }
+		}
+		err = state.Flock(f, cli.Standstill)
+		held, _ := f.Stat()
+		if named, gone := os.Stat(dir); err != nil || gone != nil || os.SameFile(held, named) {
+			return f.Close
+		}
+		f.Close() // a down has removed the directory, and an up has made another
+	}
 }
 
 // running returns the process ID of a service that runs with the same options, 0 if none
