@@ -60,6 +60,17 @@ static bool ended(int fd)
 	return real()->poll(&p, 1, 0) > 0;
 }
 
+/* widen has the peer send what shows whether the next bytes, which are all, are the
+ * beginning of the mark. It does so once: the kernel may report them again. */
+static void widen(struct channel *ch, int fd)
+{
+	struct shared *s = ch->s;
+
+	if (s->widened_at != s->tcp_read + 1)
+		socket_widen(fd);
+	s->widened_at = s->tcp_read + 1;
+}
+
 /* seek looks for the mark in the next n bytes, at most TOKEN_REACH, and in those that
  * complete it. It returns how many of the n bytes surely precede the token. What may be
  * the beginning of the mark is the program's if the stream ends there. */
@@ -91,6 +102,8 @@ static size_t seek(struct channel *ch, int fd, size_t n)
 			ch->s->token_at = ch->s->tcp_read + at + 1;
 		else if (is_whole && (size_t)got < most)
 			at = n;
+		else if (!at)
+			widen(ch, fd);
 		if (at < (size_t)got && at < n)
 			n = at;
 	}

@@ -23,6 +23,10 @@ int64_t socket_timeout(int fd, int option);
 /* socket_push has the kernel send what Nagle's algorithm holds back, unless the program
  * holds it back itself (TCP_CORK). TCP_NODELAY must not change meanwhile. */
 void socket_push(int fd);
+/* socket_widen has the peer send more although few bytes are unread: these keep the
+ * memory of all that came with them, and the kernel might advertise no window until they
+ * are read. It may report them to epoll again. */
+void socket_widen(int fd);
 
 /*
  * tcp_sent returns how many bytes the socket was given to send and how many of them
