@@ -29,7 +29,7 @@ type Options struct {
 	Progress bench.Progress
 }
 
-// DefaultSeconds of a sample: all rounds take about two minutes.
+// DefaultSeconds of a sample: all rounds take about six minutes.
 const DefaultSeconds = 1
 
 // Load of a step: the client's connections, each with one request at a time.
