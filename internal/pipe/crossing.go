@@ -2,8 +2,8 @@ package pipe
 
 import (
 	"bytes"
-	"crypto/rand"
 	"fmt"
+	"io"
 	"net/netip"
 	"time"
 	"unsafe"
@@ -99,7 +99,7 @@ func (c *crossing) begin() {
 		c.closeNotices()
 		return
 	}
-	_, _ = rand.Read(c.mark[:]) // does not fail
+	_, _ = io.ReadFull(b.random, c.mark[:]) // does not fail
 	c.exchange = exchange
 	c.late = time.AfterFunc(proofPatience, func() {
 		b.mu.Lock()

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"crypto/rand"
 	"errors"
 	"maps"
 	"slices"
@@ -22,6 +23,17 @@ func (b *Broker) RecheckNow() { b.recheck(time.Now()).Wait() }
 // their end.
 func (b *Broker) RecheckWithin(limit time.Duration) *sync.WaitGroup {
 	return b.recheck(time.Now().Add(limit - proofPatience))
+}
+
+// MarkWithZero has the marks of tokens begin with 0, as one in 256 does.
+func (b *Broker) MarkWithZero() { b.random = zeroFirst{} }
+
+type zeroFirst struct{}
+
+func (zeroFirst) Read(p []byte) (n int, err error) {
+	n, err = rand.Read(p)
+	p[0] = 0
+	return n, err
 }
 
 // FillCrossings takes all places of proofs under "scon run" that the containers with sessions may

@@ -20,7 +20,9 @@ package pipe
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -71,6 +73,7 @@ type Broker struct {
 	pulse     *service.Pulse // of recheckAll
 	changed   chan time.Time // time of a change of rules that is not processed yet
 	moves     moves
+	random    io.Reader // of marks
 	proofs    proofs
 	distances distances
 	rejecting chan struct{} // semaphore of reject
@@ -121,7 +124,7 @@ func New(o Options) (*Broker, error) {
 		sessions: make(map[*session]bool), names: make(map[*name]bool), connections: make(map[*connection]bool),
 		rejecting: make(chan struct{}, mostRejecting),
 		ledger:    ledger, closes: quota.NewGate(mostCloses), calls: quota.NewGate(mostCalls), checks: quota.NewGate(mostProofs), crossings: quota.NewGate(mostCrossings), makings: quota.NewGate(mostMakings), absences: quota.NewGate(mostAbsences),
-		changed: make(chan time.Time, 1), pulse: service.NewPulse(),
+		random: rand.Reader, changed: make(chan time.Time, 1), pulse: service.NewPulse(),
 		counts: Counts{Refused: make(map[string]uint64)},
 	}
 	b.newProgram = func() (*bpf.Program, error) { return bpf.New(b.log, &b.mu) }

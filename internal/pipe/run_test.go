@@ -144,6 +144,24 @@ func testIsTCP(t *testing.T, test func(socket string) *exec.Cmd) {
 	wentByPipe(t, b)
 }
 
+// A stream of octets that may each begin the token that is looked for goes on: what is left
+// unread because of that closes TCP's window.
+func TestRunMarkInStream(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	b, socket := serve(t, nil)
+	b.MarkWithZero()
+	ns := nstest.New(t)
+	for range 4 {
+		cmd := piped(t, socket, "0", "posixtest", "shortread") // sends zeros
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &out, time.Second
+		if err := netns.Do(ns, cmd.Run); err != nil {
+			t.Fatalf("%v\n%s", err, out.String())
+		}
+	}
+}
+
 // wentByPipe fails unless the pipe carried posixtest's connections.
 func wentByPipe(t *testing.T, b *pipe.Broker) {
 	t.Helper()
