@@ -78,11 +78,13 @@ static __noinline int is_twin_known(const struct half *half)
  * Whether the packet is a FIN that conntrack may be told of later: if those of the other
  * direction have been found by their slot, as they are not where conntrack translates
  * them before the hook (br_netfilter at a bridge that is the uplink). A SYN that comes
- * before conntrack has been told would not be found there either.
+ * before conntrack has been told would not be found there either. A further one of the
+ * same direction is for conntrack to see: it counts FINs, whosever they are.
  */
 always_inline int is_early_fin(const struct half *half, const struct packet *pkt)
 {
-	return pkt->ending == TCP_FIN && is_early(half) && is_twin_known(half);
+	return pkt->ending == TCP_FIN && is_early(half) &&
+	       !(half->proto.report_after & EARLY_FIN) && is_twin_known(half);
 }
 
 /* A FIN goes express. */

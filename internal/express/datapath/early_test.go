@@ -30,3 +30,20 @@ func TestTooSoon(t *testing.T) {
 		})
 	}
 }
+
+// The first FIN of a direction goes express. Another one is for conntrack to see, which counts
+// them.
+func TestSecondFIN(t *testing.T) {
+	b := newBed(t)
+	f := published(tcp)
+	b.express(f)
+	b.half(f.out.enter, b.port).Proto.NoReply = datapath.Early
+	b.half(f.in.enter, 0).Proto.NoReply = datapath.Early
+	fin := f.out.enter
+	fin.flags |= flagFIN
+	for i, want := range []int{redirect, unspec} {
+		if r := b.run(datapath.FromContainer, fin.bytes(), skb{Mark: f.out.inMark}); r.verdict != want {
+			t.Errorf("FIN %d: verdict %d, reason %q, want %d", i+1, r.verdict, r.reason, want)
+		}
+	}
+}
