@@ -240,11 +240,10 @@ func (t *tool) downOne(u unit, down downOptions) (pid int, conns []liberal.Conn,
 func (t *tool) removeAll(u unit, o service.Options, pid int) error {
 	unlock, err := state.Lock(u.Dir(o.StateDir))
 	if errors.Is(err, state.ErrLocked) {
-		remedy := fmt.Sprintf("end it with 'kill %d', then run 'scon down' again", pid)
 		if pid == 0 {
-			remedy = "it starts or ends: run 'scon down' again"
+			return fmt.Errorf("a %s holds %s and does not answer at %s: it starts or ends; run 'scon down' again", u.name, u.Dir(o.StateDir), o.Socket)
 		}
-		return fmt.Errorf("a %s (pid %s) holds %s and does not answer at %s; %s", u.name, pidText(pid), u.Dir(o.StateDir), o.Socket, remedy)
+		return fmt.Errorf("a %s (pid %d) holds %s and does not answer at %s; end it with 'kill %d', then run 'scon down' again", u.name, pid, u.Dir(o.StateDir), o.Socket, pid)
 	}
 	if err != nil {
 		return err
