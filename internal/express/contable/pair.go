@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/internal/express/datapath"
 )
@@ -42,6 +44,9 @@ func (t *Table) Join(e *Conentry, there End) (err error) {
 	}
 	t.takeCount(key)
 	t.half(inbound).InBridge, t.half(inbound).Addrs6 = uint32(there.Bridge), native6(wire)
+	if wire.Proto == unix.IPPROTO_UDP {
+		t.half(inbound).Proto.NoReply = t.half(e.inbound).Proto.NoReply
+	}
 	t.leave(e.Port())
 	t.unknow(e)
 	outbound := e.outbound

@@ -41,6 +41,27 @@ func (b *bed) wantPair(conn conntrack.Conn) {
 	}
 }
 
+// The first reply of UDP ends what was decided before it, also where the other end was announced
+// later.
+func TestJoinKeepsNoReply(t *testing.T) {
+	for name, first := range map[string]bool{"opened": true, "called": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, options())
+			conn, here, there := between(1), web, db
+			conn.Orig.Proto, conn.Reply.Proto, conn.Status = udp, udp, 1<<3 // confirmed
+			if !first {
+				here, there = db, web
+			}
+			if err := b.Join(b.compose(here.Port, conn, first, start), there); err != nil {
+				t.Fatal(err)
+			}
+			if orig, reply := b.half(conn.Orig, web.Port), b.half(conn.Reply, db.Port); orig.Proto.NoReply != 0 || reply.Proto.NoReply == 0 {
+				t.Errorf("a first reply is waited for in %+v, not in %+v", orig, reply)
+			}
+		})
+	}
+}
+
 // Whichever end was announced first, the connection is of who opened it, and
 // conntrack's messages find it by a slot that never opens.
 func TestJoin(t *testing.T) {
