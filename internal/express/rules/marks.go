@@ -78,6 +78,13 @@ type marks struct {
 	young                  bool  // no packet may have passed yet
 	setter                 *rule // the latest one that set the connection's
 	found                  *rule // one by which packets change the connection's mark
+
+	// assumed is a rule of which it is assumed that packets do not meet its conditions: they have
+	// another mark than it sets. That holds where all rules set that one, wherever they are, and
+	// packets leave it as it is: else others may have taken it back.
+	assumed *rule
+	set     mark // by all rules
+	sets    int  // 1: that one, 2: several
 }
 
 // hasMark reports whether packets have a connection with a mark.
@@ -96,14 +103,23 @@ func (m *machine) connMark() (now mark) {
 // nothing depends on a mark, they do not: the connection would have it already.
 func (m *machine) setConnMark(now mark, depends bool) {
 	k := m.marks
+	if !m.hasMark() {
+		return
+	}
+	if k.sets == 0 {
+		k.set, k.sets = now, 1
+	} else if !now.is(k.set) {
+		k.sets = 2
+	}
 	switch {
-	case !m.hasMark():
 	case m.whole && !(k.alternatives && k.byDevice):
 		k.conn, k.setter = now, m.at
 	case now.is(k.before):
 		k.conn = k.conn.or(now)
 	case depends || k.asked || k.young:
 		k.found = m.at
+	default:
+		k.assumed = m.at
 	}
 }
 
@@ -194,7 +210,25 @@ func (r *Ruleset) unsettled(c *Conn, unreplied bool) (found Rule, is bool) {
 	if !young {
 		k.before = markOf(c.Mark)
 	}
-	m := machine{hit: goOn, marks: &k}
+	r.followMarks(c, unreplied, &k)
+	if k.found == nil && k.assumed != nil {
+		held := marks{alternatives: k.alternatives, before: k.set}
+		if k.sets == 1 {
+			r.followMarks(c, unreplied, &held)
+		}
+		if k.sets > 1 || held.found != nil || held.assumed != nil {
+			k.found = k.assumed
+		}
+	}
+	if k.found == nil {
+		return found, false
+	}
+	return k.found.describe(connMarkName), true
+}
+
+// followMarks follows a connection's packets through all base chains, until one changes its mark.
+func (r *Ruleset) followMarks(c *Conn, unreplied bool, k *marks) {
+	m := machine{hit: goOn, marks: k}
 	var carried [2][2]mark // the packets', by direction and family
 	for i, b := range r.bases {
 		left, any := carried, [2][2]bool{}
@@ -217,9 +251,8 @@ func (r *Ruleset) unsettled(c *Conn, unreplied bool) (found Rule, is bool) {
 			left[way][f.family], any[way][f.family] = k.packet, true
 		})
 		if k.found != nil {
-			return k.found.describe(connMarkName), true
+			return
 		}
 		carried = left
 	}
-	return found, false
 }

@@ -64,6 +64,13 @@ func TestMarksSettle(t *testing.T) {
 		{"ct mark 1 fib daddr type unicast ct mark set 2; ct mark 2 drop;", 1, true},
 		{"fib daddr type local ct mark set 2; ct mark 2 accept;", 0, false}, // it would have been set
 		{"fib daddr type local ct mark set 2; ct mark 2 accept;", 2, false},
+		{"fib daddr type local ct mark set 2; fib saddr type local ct mark set 2; ct mark 2 accept;", 0, false},
+		// Where packets take a mark back, it need not have been set.
+		{"fib daddr type local ct mark set 2; fib saddr type local ct mark set 1; ct mark 2 accept;", 1, true},
+		{"fib daddr type local drop; " + out + " ct mark set 1; " + in + " ct mark set 2; ct mark 2 drop;", 1, true},
+		{"fib daddr type local drop; " + out + " ct mark set 1; " + in + " ct mark 1 ct mark set 2;", 2, true},
+		{"fib daddr type local drop; " + out + " ct mark set 1; " + in + " ct mark 1 ct mark set 1;", 2, false},
+		{"fib daddr type local ct mark set 1; }\nchain o { type filter hook postrouting priority 0; ct mark set 2;", 2, true},
 		{"meta mark 5 ct mark set 2; ct mark 2 drop;", 0, true}, // not known
 		{"meta mark set ct mark; meta mark 1 meta mark set 2; ct mark set meta mark; meta mark 2 drop;", 1, true},
 		{"meta mark set ct mark; meta mark 0 meta mark set 1; ct mark set meta mark;", 1, false},
