@@ -30,12 +30,17 @@ func subjectOf(e *contable.Conentry) subject {
 // Only `scon explain` reads it.
 const maxKept = 4096
 
-// keepByRule reports whether a rule keeps a connection regular, and remembers it
-// if so.
+// keepByRule reports whether a rule keeps a connection regular, and remembers it if so: not
+// where the rule does so only until the connection is assured.
 func (c *Composer) keepByRule(s subject, conn conntrack.Conn) bool {
 	rule, touched := c.touches(s, conn)
 	if !touched {
 		return false
+	}
+	if !conn.Assured() && conn.Confirmed() {
+		if _, touched = c.touches(s, conn.AsAssured()); !touched {
+			return true
+		}
 	}
 	c.judge(s.port, directionOf(conn, s.initiator), judged{rule: rule, subject: s, conn: conn})
 	if s.peer != 0 {

@@ -80,6 +80,12 @@ func (c Conn) Unacknowledged() bool {
 // kept when the table is full.
 func (c Conn) Assured() bool { return c.Status&statusAssured != 0 }
 
+// AsAssured is the connection as it will be then, if nothing else changes.
+func (c Conn) AsAssured() Conn {
+	c.Status |= statusAssured
+	return c
+}
+
 // Replied reports whether a packet of the reply direction was seen.
 func (c Conn) Replied() bool { return c.Status&statusSeenReply != 0 }
 

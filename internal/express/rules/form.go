@@ -280,13 +280,17 @@ func (f *form) connected() bool {
 }
 
 // status returns what is known of the connection's status, which bits of it, and which differ
-// between packets: TCP's third packet makes the connection assured.
+// between packets: TCP's third packet makes the connection assured, and one of UDP that comes
+// two seconds after the first.
 func (f *form) status() (value, mask, varies uint32) {
 	if f.conn.Flags&SYN != 0 {
 		varies = statusAssured
 	}
 	if f.conn.Status == 0 || f.first {
 		return 0, 0, varies
+	}
+	if f.conn.Orig.Proto == unix.IPPROTO_UDP {
+		varies = statusAssured &^ f.conn.Status
 	}
 	const never = statusExpected | statusSrcNAT | statusDstNAT // changes
 	value = f.conn.Status & (never | statusConfirmed)

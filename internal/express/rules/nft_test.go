@@ -402,3 +402,25 @@ func TestDeviceHooks(t *testing.T) {
 		})
 	}
 }
+
+// TestAssured holds that rules that ask whether a connection is assured judge packets of UDP until
+// it is.
+func TestAssured(t *testing.T) {
+	const nftRule, xtRule = "ct status assured drop", "-A FORWARD -m conntrack ! --ctstatus ASSURED -j DROP"
+	assured := outbound(udp, "53")
+	assured.Status |= statusAssured
+	for name, c := range map[string]struct {
+		conn Conn
+		why  [2]string // of both tools
+	}{
+		"not assured": {outbound(udp, "53"), [2]string{"ct status", "conntrack expiration or status"}},
+		"no reply":    {unreplied(outbound(udp, "53")), [2]string{"ct status", "conntrack expiration or status"}},
+		"assured":     {conn: assured},
+	} {
+		t.Run(name, func(t *testing.T) {
+			touchCase{rules: forwardChain(nftRule), conn: c.conn, why: c.why[0]}.run(t, Options{}, nft)
+			touchCase{rules: filterTable(xtRule), conn: c.conn, why: c.why[1]}.run(t, Options{}, xtNFT)
+			touchCase{rules: filterTable(xtRule), conn: c.conn, why: c.why[1]}.run(t, Options{}, xtLegacy)
+		})
+	}
+}
