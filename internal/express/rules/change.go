@@ -98,18 +98,23 @@ func (c *Change) addSet(t *table, name string, before *set) {
 		r.changed = true
 		c.sets[r] = append(c.sets[r], setChange{now, before, delta})
 		c.mapped = true
-		was := r.matters()
-		t.reclassify(r, now, before, delta)
-		switch is := r.matters(); {
-		case is && !was:
-			r.chain.judging++
-		case was && !is:
-			r.chain.judging--
-		}
-		r.chain.changedWay()
-		r.chain.activated = false
+		t.recount(r, now, before, delta)
 		c.bySet = append(c.bySet, r)
 	}
+}
+
+// recount classifies a rule again that looks into a set which has changed, see reclassify.
+func (t *table) recount(r *rule, now, before, delta *set) {
+	was := r.matters()
+	t.reclassify(r, now, before, delta)
+	switch is := r.matters(); {
+	case is && !was:
+		r.chain.judging++
+	case was && !is:
+		r.chain.judging--
+	}
+	r.chain.changedWay()
+	r.chain.activated = false
 }
 
 // addBases adds base chains that have come, are gone, or end in another way. One that

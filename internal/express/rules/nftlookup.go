@@ -171,9 +171,17 @@ func (k *compiler) dynset(e nftExpr) {
 	const dynsetExpressions = 10
 	name := e.text(unix.NFTA_DYNSET_SET_NAME)
 	if s := k.set(name); s != nil {
-		s.unknown, s.dynamic = true, true
+		judges := s.judges
 		for _, x := range append(expressions(e.get(dynsetExpressions)), expression(e.get(unix.NFTA_DYNSET_EXPR))) {
-			s.judges = s.judges || x.name != "" && x.name != "counter"
+			judges = judges || x.name != "" && x.name != "counter"
+		}
+		if !s.dynamic || judges != s.judges { // its flags need not say so
+			k.noteSet(name)
+			s.forget()
+			s.dynamic, s.judges = true, judges
+			for _, r := range k.lookers[name] {
+				k.recount(r, s, s, nil)
+			}
 		}
 	}
 	k.step(needing("update @"+name, "set update"))

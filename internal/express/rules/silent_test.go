@@ -19,6 +19,7 @@ func TestSilent(t *testing.T) {
 			set expiring { type ipv4_addr; timeout 1h; }
 			set filled { type ipv4_addr; flags dynamic; size 100; }
 			map verdicts { type ipv4_addr : verdict; timeout 1h; }
+			map given { type ipv4_addr : mark; }
 			chain f { type filter hook forward priority 0; ` + rule + `; }
 		}`
 	}
@@ -33,6 +34,7 @@ func TestSilent(t *testing.T) {
 		"setting marks":          {nft, inet("ct mark set 7"), ""},
 		"elements that expire":   {nft, inet("ip saddr @expiring drop"), "@expiring"},
 		"elements of packets":    {nft, inet("ip saddr @filled drop"), "@filled"},
+		"values of packets":      {nft, inet("meta mark set ip saddr map @given; ct state new add @given { ip saddr : 1 }"), "@given"},
 		"a map":                  {nft, inet("ip saddr vmap @verdicts"), "@verdicts"},
 		"marks":                  {nft, inet("ct mark 7 drop"), "ct mark"},
 		"labels":                 {nft, inet("ct label 7 drop"), "ct label"},
@@ -75,6 +77,30 @@ func TestSilent(t *testing.T) {
 				if r.HasLegacy() != (c.tool == xtLegacy) {
 					t.Errorf("%s: tables of iptables-legacy: %v", how, r.HasLegacy())
 				}
+			}
+		})
+	}
+}
+
+// A rule of which packets fill a set that did not say so makes what looks into the set depend on
+// them, in whichever order the rules come.
+func TestSilentSetOfPackets(t *testing.T) {
+	const looks, fills = "add rule inet t f ip saddr @s drop", "add rule inet t i udp dport 53 add @s { ip saddr }"
+	for name, all := range map[string][]string{
+		"looked into first": {looks, fills}, "filled first": {fills, looks}, "at once": {looks + " ; " + fills},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := follow(t, nstest.New(t), Options{})
+			load(t, f.ns, nft, "table inet t {\nset s { type ipv4_addr; }\nchain f { type filter hook forward priority 0; }\nchain i { type filter hook input priority 0; }\n}\n")
+			for _, rule := range all {
+				if f.follow(); f.IsSilent() {
+					t.Fatal("something depends on packets already")
+				}
+				nstest.Run(t, f.ns, "nft "+rule)
+			}
+			f.follow()
+			if rule, is := f.Silent(outbound(tcp, "443")); is != FullSilence || rule.Why != "@s" {
+				t.Errorf("%v, %+v; want %v, @s", is, rule, FullSilence)
 			}
 		})
 	}
