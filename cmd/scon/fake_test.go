@@ -39,7 +39,7 @@ func fakeUnits() []unit {
 			all[i].liberal = fakeLiberal
 		}
 		if u.pinned != nil && os.Getenv("SCON_TEST_STATE") == "elsewhere" {
-			all[i].pinned = func(string) ([]string, bool) { return nil, true }
+			all[i].pinned = func(string) ([]string, string) { return nil, "one runs elsewhere" }
 		}
 	}
 	return all

@@ -33,15 +33,15 @@ func (u unit) remains(dir, socket string) (why string, left []string) {
 			left = append(left, path)
 		}
 	}
-	elsewhere := false
+	runs := ""
 	if u.pinned != nil {
 		var pins []string
-		pins, elsewhere = u.pinned(s.Netns)
+		pins, runs = u.pinned(s.Netns)
 		left = append(left, pins...)
 	}
 	switch {
-	case elsewhere && !state.Held(u.Dir(dir)):
-		return "one with another state directory runs in this network namespace: ask it with its --socket or, in a container, by 'docker exec' or 'podman exec'", nil
+	case runs != "" && !state.Held(u.Dir(dir)):
+		return runs, nil
 	case state.Held(u.Dir(dir)):
 		return fmt.Sprintf("a process (pid %s) holds %s and does not answer at %s: it starts or ends, or its socket was removed",
 			pidText(s.PID), filepath.Join(u.Dir(dir), "lock"), socket), nil

@@ -34,7 +34,7 @@ type unit struct {
 	clean func(o service.Options) error
 	// pinned lists what the service has left in the kernel, given the network namespace
 	// that it ran in; nil: nothing that outlives it is pinned.
-	pinned func(netns string) (left []string, inUse bool)
+	pinned func(netns string) (left []string, runs string)
 	// liberal deals with the connections that are liberal in conntrack after the
 	// service's end, as liberal.End does. nil: the service makes none so.
 	liberal func(mode string, progress func(done, total int)) ([]liberal.Conn, error)

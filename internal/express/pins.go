@@ -59,7 +59,8 @@ func openPins() (_ *pins, err error) {
 	}
 	if p.lock, err = lockPins(p.dir, state.Dying); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("locking this network namespace: %w in it, with another state directory", state.ErrLocked)
+			_, runs := Pinned("")
+			return nil, fmt.Errorf("%w: %s", state.ErrLocked, runs)
 		}
 		return nil, fmt.Errorf("locking this network namespace: %w", err)
 	}
@@ -194,24 +195,29 @@ func Hooked(namespace string) (n int, err error) {
 }
 
 // Pinned describes what is pinned for a network namespace, for the user; nothing if there is
-// none, or it cannot be read. It is in use if a daemon lives that has pinned it.
-func Pinned(namespace string) (left []string, inUse bool) {
+// none, or it cannot be read. runs describes the daemon that has pinned it, if that lives.
+func Pinned(namespace string) (left []string, runs string) {
 	inode, err := netns.Inode(namespace)
 	if err != nil {
-		return nil, false
+		return nil, ""
 	}
-	pins, err := os.ReadDir(pinDir(inode))
-	if err != nil || len(pins) == 0 {
-		return nil, false
+	dir := pinDir(inode)
+	if state.Flocked(dir) {
+		var f unix.Stat_t
+		_ = unix.Stat(dir, &f)
+		locks, _ := os.ReadFile("/proc/locks")
+		holder, _, known := strings.Cut(string(locks), fmt.Sprintf(" %02x:%02x:%d ", unix.Major(f.Dev), unix.Minor(f.Dev), f.Ino))
+		if holder = holder[strings.LastIndexByte(holder, ' ')+1:]; !known {
+			holder = "PID"
+		}
+		return nil, "one in this network namespace has another state directory, or its own was removed: ask it by its --socket or, in a container, by 'docker exec' or 'podman exec'; 'kill " + holder + "' ends it"
 	}
+	pins, _ := os.ReadDir(dir)
 	hooked, err := Hooked(namespace)
-	if err != nil {
-		return nil, false
+	if err != nil || len(pins) == 0 {
+		return nil, ""
 	}
-	if state.Flocked(pinDir(inode)) {
-		return nil, true
-	}
-	return []string{fmt.Sprintf("%d pins in %s with %d hooks, which let every packet take the kernel's path", len(pins), pinDir(inode), hooked)}, false
+	return []string{fmt.Sprintf("%d pins in %s with %d hooks, which let every packet take the kernel's path", len(pins), dir, hooked)}, ""
 }
 
 // CleanAbandoned removes the pins of daemons that died together with their

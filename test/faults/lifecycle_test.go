@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -151,6 +152,37 @@ func TestStateDirectory(t *testing.T) {
 			b.Daemon.Down()
 		})
 	}
+}
+
+// A daemon whose state directory was removed goes on. What cannot reach it names its process,
+// and that ends in order.
+func TestStateDirectoryRemoved(t *testing.T) {
+	t.Parallel()
+	b := newExpress(t, scontest.Layout{})
+	f := b.StartTraffic()
+	f.WaitExpress()
+	dir := b.StateDir()
+	if err := os.RemoveAll(b.Seen(dir)); err != nil {
+		t.Fatal(err)
+	}
+	f.Proceed()
+	end := fmt.Sprintf("'kill %d' ends it", b.Daemon.Cmd.Process.Pid)
+	for _, args := range [][]string{
+		{"status", "--socket", filepath.Join(dir, "scon.sock")},
+		{"down", "--state-dir", dir},
+		{"up", "--state-dir", dir, "--config", filepath.Join(b.Dir, "scon.yaml")},
+	} {
+		args = append([]string{"--mount=" + b.Mounts(), "--net=" + b.Node(lab.Device), scon}, args...)
+		if out, err := exec.Command("nsenter", args...).CombinedOutput(); err == nil || !strings.Contains(string(out), end) {
+			t.Errorf("scon %s: %v: %s", args[3], err, out)
+		}
+	}
+	signal(b, syscall.SIGTERM)
+	if err := b.Daemon.Wait(); err != nil {
+		t.Errorf("the daemon ended with %v", err)
+	}
+	wantNothingLeft(b)
+	f.WantUnbroken()
 }
 
 // inMounts runs a command in the daemon's mount namespace.
