@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -89,44 +90,39 @@ func (t *tool) serve(u unit, o service.Options, handOver bool, read func() (serv
 	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
 	var again atomic.Bool
+	var checked []byte // settings to begin again with
 	o.Reload = func() (func(), error) {
-		changed, err := t.reread(u, o, read)
-		if !changed {
+		next, err := read()
+		if err == nil {
+			err = u.check(next, &o.Config)
+		}
+		if err != nil {
+			o.Logger.Warn("the settings are refused; the service goes on with the old ones", "error", err)
+			return nil, err
+		}
+		if reflect.DeepEqual(u.settings(next.Config), u.settings(o.Config)) {
+			return nil, nil
+		}
+		now, err := json.Marshal(next.Config)
+		if err != nil {
 			return nil, err
 		}
 		if u.Service == state.Express { // what is attached stays, as after handOverOn's signals
-			return func() { o.Logger.Error("reload the settings", "error", t.executeAgain(o)) }, nil
+			return func() { o.Logger.Error("reload the settings", "error", t.executeAgain(now)) }, nil
 		}
-		return func() { again.Store(true); stop() }, nil
+		return func() { checked = now; again.Store(true); stop() }, nil
 	}
 	if err := u.run(ctx, o); err != nil || !again.Load() {
 		return err
 	}
-	return t.executeAgain(o)
-}
-
-// reread reads and checks the settings of a service again, given those that it works with.
-// It reports whether they have changed.
-func (t *tool) reread(u unit, o service.Options, read func() (service.Options, error)) (changed bool, err error) {
-	next, err := read()
-	if err == nil {
-		err = u.check(next, &o.Config)
-	}
-	if err != nil {
-		o.Logger.Warn("the settings are refused; the service goes on with the old ones", "error", err)
-		return false, err
-	}
-	return !reflect.DeepEqual(u.settings(next.Config), u.settings(o.Config)), nil
+	return t.executeAgain(checked)
 }
 
 // executeAgain executes the program with the same command line in this process, which keeps
-// its ID: for systemd and for containers the service goes on. It returns on error only.
-func (t *tool) executeAgain(o service.Options) error {
-	environ := os.Environ()
-	if o.Netns != "" {
-		environ = append(environ, enteredEnv+"=1")
-	}
-	return t.execute(environ)
+// its ID: for systemd and for containers the service goes on. It returns on error only. The
+// settings are those that were checked, whatever their file holds by then.
+func (t *tool) executeAgain(checked []byte) error {
+	return t.execute(append(os.Environ(), enteredEnv+"=1", checkedEnv+"="+string(checked)))
 }
 
 func (t *tool) execute(environ []string) error {
@@ -140,15 +136,18 @@ func (t *tool) execute(environ []string) error {
 // enteredEnv marks a program that is in the namespace of --netns already.
 const enteredEnv = "SCON_NETNS_ENTERED"
 
+// checkedEnv has the settings of a service that begins again.
+const checkedEnv = "SCON_CHECKED"
+
 // enter moves the whole process into a network namespace: the calling thread enters
 // it and executes the program again, so that all threads start there. It returns in
 // the new program, on error, or at once for "".
 func (t *tool) enter(namespace string) error {
-	if namespace == "" {
-		return nil
-	}
 	if os.Getenv(enteredEnv) != "" {
 		return os.Unsetenv(enteredEnv)
+	}
+	if namespace == "" {
+		return nil
 	}
 	runtime.LockOSThread() // for good: this thread ends here or as another program
 	if err := netns.Enter(namespace); err != nil {

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -112,6 +113,12 @@ docker: {enabled: true, socket: /run/docker/plugins/fast.sock, directory: /srv/s
 	}
 	if diff := check.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// A service hands its settings over as JSON when it begins again.
+	again := config.Default()
+	text, err := json.Marshal(got)
+	if err = errors.Join(err, json.Unmarshal(text, &again)); err != nil || check.Diff(got, again) != "" {
+		t.Errorf("as JSON: %v, %s", err, check.Diff(got, again))
 	}
 }
 
