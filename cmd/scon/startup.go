@@ -138,10 +138,10 @@ func (t *tool) printPools(pools []control.StartupNetwork) error {
 		_, err := fmt.Fprintln(t.stdout, "No pools: a network of startup.networks has one, any other network from its first ADD.")
 		return err
 	}
-	tab := cli.NewTable("NETWORK", ">READY", ">TARGET", ">EMPTY", ">TAKEN", ">MISSED", ">MADE", ">RECYCLED", ">MEMORY", "LAST FAILURE")
+	tab := cli.NewTable("NETWORK", ">READY", ">TARGET", ">TAKEN", ">MISSED", ">MADE", ">MEMORY", "LAST FAILURE")
 	for _, n := range pools {
 		p := n.Pool
-		tab.Add(n.Name, p.Ready, p.Target, p.Displaced, int(p.Taken), int(p.Missed), int(p.Made), int(p.Recycled),
+		tab.Add(n.Name, p.Ready, p.Target, int(p.Taken), int(p.Missed), int(p.Made),
 			numbers.Bytes(p.Bytes), cli.OrDash(p.Failure))
 	}
 	return tab.Print(t.stdout)

@@ -68,7 +68,8 @@ func (a *Agent) add(pid int, at cni.Attachment, c *cni.Conf, bundle string) (_ *
 	}
 	step("add-kept")
 	if e != nil {
-		d.recycle(e)
+		e.ns.Close()
+		a.tally.countHanded()
 	}
 	return r.Result, nil
 }
@@ -169,16 +170,6 @@ func (d *addition) makeInPlace() error {
 	step("add-made")
 	d.r.Result = resultOf(d.conf, d.r, made)
 	return nil
-}
-
-// recycle gives the namespace that a pooled one has replaced to the pool.
-func (d *addition) recycle(e *entry) {
-	e.ns.Close()
-	d.tally.countHanded()
-	if empty, err := os.Open(netns.FdPath(d.ns)); err == nil {
-		d.tally.noteDisplaced()
-		d.n.pool.Give(empty)
-	}
 }
 
 // undoList is how to undo what an operation has done so far.

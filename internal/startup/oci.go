@@ -189,7 +189,7 @@ func (a *Agent) ready(n *network, container string) (*entry, error) {
 		}
 		a.tally.countInPlace(poolEmpty)
 	}
-	return a.wire(n, container, nil)
+	return a.wire(n, container)
 }
 
 // ociGive gives a prepared namespace to a container.

@@ -45,14 +45,15 @@ func (a *Agent) newPool(n *network) *pool.Pool {
 	return pool.New(pool.Options{
 		Config: a.opts.Config.Pool,
 		Logger: a.log,
-		Make:   func(empty *os.File) (pool.Namespace, error) { return a.wire(n, "", empty) },
+		Make:   func() (pool.Namespace, error) { return a.wire(n, "") },
 		Drop:   func(e pool.Namespace) error { return a.drop(n, e.(*entry)) },
 	})
 }
 
-// wire prepares a namespace: it uses the empty one if there is one. If a container
-// waits for it, the steps count as its stages.
-func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, err error) {
+// wire prepares a new namespace. One that a pooled one has replaced is not used again: its
+// runtime may have changed anything in it. If a container waits for it, the steps count as its
+// stages.
+func (a *Agent) wire(n *network, container string) (_ *entry, err error) {
 	var undo undoList
 	defer undo.after(&err)
 	number := make([]byte, 6)
@@ -62,7 +63,7 @@ func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, er
 		e.host = pooledPrefix + e.number
 	}
 	end := a.stages.begin(StageNetNS, container)
-	e.ns, err = a.makeNamespace(empty)
+	e.ns, err = netns.New()
 	end()
 	if err != nil {
 		return nil, err
@@ -89,19 +90,6 @@ func (a *Agent) wire(n *network, container string, empty *os.File) (_ *entry, er
 	e.shared = devices.SharedIndex(&n.conf.Network)
 	step("pool-made")
 	return e, nil
-}
-
-// makeNamespace returns the empty namespace if it is unused, else a new one.
-func (a *Agent) makeNamespace(empty *os.File) (*os.File, error) {
-	if empty == nil {
-		return netns.New()
-	}
-	defer empty.Close()
-	inode, err := inodeOf(empty)
-	if err != nil || !isEmpty(empty) || !a.census.isFree(inode, a.tally.lastDisplaced()) {
-		return netns.New()
-	}
-	return netns.Reopen(empty)
 }
 
 // drop removes a namespace that no container has. A runtime whose ADD failed may
@@ -171,8 +159,7 @@ type plain struct {
 const plainAge = time.Second
 
 // has reports whether a namespace has those settings. CRI-O sets a pod's sysctls before the
-// ADD: the pooled namespace would lack them, and the next container that gets the pod's would
-// have them.
+// ADD: the pooled namespace would lack them.
 func (p *plain) has(ns *os.File) bool {
 	there, err := settingsOf(ns)
 	if err != nil {

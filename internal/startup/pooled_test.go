@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/startup/control"
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
@@ -56,7 +57,7 @@ func awaitUserns(t *testing.T, pid int) {
 	})
 }
 
-// A pooled namespace replaces the runtime's, which is then prepared for another container.
+// A pooled namespace replaces the runtime's.
 func TestSwap(t *testing.T) {
 	swaps(t)
 	b := newBed(t)
@@ -72,9 +73,6 @@ func TestSwap(t *testing.T) {
 		t.Errorf("lo: %s", out)
 	}
 	b.want(b.cni("CHECK", "c", netns.Path(pod), b.conf()))
-	eventually(t, "the displaced namespace is used again", func() bool {
-		return b.state().Networks[0].Pool.Recycled == 1
-	})
 	b.want(b.cni("DEL", "c", netns.Path(pod), b.conf()))
 	if s := b.state(); len(s.Attachments) != 0 || s.HandedOver != 1 {
 		t.Errorf("%+v", s)
@@ -83,6 +81,72 @@ func TestSwap(t *testing.T) {
 	b.wantNothing()
 	if out := nstest.Run(t, b.host, "ip -br link"); strings.Contains(out, "br0") {
 		t.Errorf("the bridge is left: %s", out)
+	}
+}
+
+// No container gets a namespace that another one had, or that a pooled one has replaced: what was set
+// there, and who still holds it, reach no other container.
+func TestNamespaceIsNotUsedAgain(t *testing.T) {
+	swaps(t)
+	b := newBed(t)
+	b.withPool(1)
+	pod := nstest.New(t)
+	used := make(map[uint64]bool)
+	hold := func() { // its number is given to no other one meanwhile
+		f, err := os.Open(netns.Path(pod))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		used[inode(t, pod)] = true
+	}
+	hold()
+	traces := []struct{ set, show, trace string }{
+		{"sysctl -qw net.ipv4.tcp_mtu_probing=2", "sysctl net.ipv4.tcp_mtu_probing", "= 2"},
+		{"sysctl -qw net.ipv4.conf.lo.accept_local=1", "sysctl net.ipv4.conf.lo.accept_local", "= 1"},
+		{"sysctl -qw net.ipv6.conf.default.hop_limit=77", "sysctl net.ipv6.conf.default.hop_limit", "77"},
+		{"sysctl -qw net.unix.max_dgram_qlen=777", "sysctl net.unix.max_dgram_qlen", "777"},
+		{"nft add table inet trace", "nft list tables", "trace"},
+		{"ip rule add fwmark 0x777 lookup 77", "ip rule", "0x777"},
+		{"ip addr add 192.0.2.7/32 dev lo", "ip addr show dev lo", "192.0.2.7"},
+		{"ip link set lo up mtu 7777", "ip link show dev lo", "7777"},
+		{"ip route add 198.51.100.0/24 dev lo table 77", "ip route show table all", "198.51.100.0"},
+		{"ip neigh add 192.0.2.8 lladdr 02:00:00:00:00:07 dev lo nud permanent", "ip neigh show dev lo", "02:00:00:00:00:07"},
+		{"tc qdisc add dev lo root handle 77: pfifo", "tc qdisc show dev lo", "77:"},
+		{"ip netns set " + nstest.New(t) + " 77", "ip netns list-id", "77"},
+	}
+	for _, c := range traces {
+		nstest.Run(t, pod, c.set)
+		if out := nstest.Run(t, pod, c.show); !strings.Contains(out, c.trace) {
+			t.Fatalf("%s: no %s in %s", c.set, c.trace, out)
+		}
+	}
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+	hold()
+	for _, c := range traces {
+		nstest.Run(t, pod, c.set)
+	}
+	b.want(b.cni("DEL", "c", netns.Path(pod), b.conf()))
+	if out := nstest.Run(t, pod, "ip -br link"); strings.Contains(out, "eth0") {
+		t.Errorf("who holds the namespace has %s", out)
+	}
+	for i := range 3 {
+		if err := control.Dial(b.socket()).FillStartupPool(control.StartupFill{Network: "net", Count: 1}); err != nil {
+			t.Fatal(err)
+		}
+		next := nstest.New(t)
+		b.want(b.cni("ADD", fmt.Sprint("next", i), netns.Path(next), b.conf()))
+		if used[inode(t, next)] {
+			t.Error("it has a namespace of the first one")
+		}
+		for _, c := range traces {
+			if out := nstest.Run(t, next, c.show); strings.Contains(out, c.trace) {
+				t.Errorf("after %s in the first one: %s", c.set, out)
+			}
+		}
+	}
+	if s := b.state(); s.HandedOver != 4 || len(used) != 2 {
+		t.Errorf("%d were handed over, in place: %v", s.HandedOver, s.InPlace)
 	}
 }
 

@@ -55,8 +55,8 @@ func (n *network) status() control.StartupNetwork {
 	if n.pool != nil {
 		p := n.pool.Stats()
 		s.Pool = &control.StartupPool{
-			Ready: p.Ready, Target: p.Target, Displaced: p.Displaced, Taken: p.Taken, Missed: p.Missed,
-			Made: p.Made, Recycled: p.Recycled, Failure: p.Failure, Bytes: int64(p.Ready) * config.NamespaceMemory,
+			Ready: p.Ready, Target: p.Target, Taken: p.Taken, Missed: p.Missed, Made: p.Made,
+			Failure: p.Failure, Bytes: int64(p.Ready) * config.NamespaceMemory,
 		}
 	}
 	return s

@@ -3,15 +3,13 @@ package startup
 import (
 	"maps"
 	"sync"
-	"time"
 )
 
 // tally counts the containers that got a network since the agent began.
 type tally struct {
-	mu        sync.Mutex
-	handed    uint64            // with a pooled namespace
-	inPlace   map[string]uint64 // without one, by reason
-	displaced time.Time         // when a runtime's namespace was last displaced by a pooled one
+	mu      sync.Mutex
+	handed  uint64            // with a pooled namespace
+	inPlace map[string]uint64 // without one, by reason
 }
 
 func newTally() *tally { return &tally{inPlace: make(map[string]uint64)} }
@@ -32,16 +30,4 @@ func (t *tally) counts() (handed uint64, inPlace map[string]uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.handed, maps.Clone(t.inPlace)
-}
-
-func (t *tally) noteDisplaced() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.displaced = now()
-}
-
-func (t *tally) lastDisplaced() time.Time {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.displaced
 }

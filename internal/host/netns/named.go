@@ -19,8 +19,9 @@ func Create(name string) error {
 }
 
 // Attach names an existing namespace, as "ip netns attach" does. The error
-// wraps ErrExist if the name is taken. It mounts from within the namespace,
-// for the reason given at Reopen.
+// wraps ErrExist if the name is taken. It mounts from within the namespace:
+// where /run is shared, Linux 6.12 cannot remove a mount that is a copy of one that Replace has
+// removed.
 func Attach(name, path string) error {
 	return makeName(name, func() error { return Do(path, func() error { return nameIt(name) }) })
 }

@@ -24,15 +24,13 @@ type StartupNetwork struct {
 
 // StartupPool is a pool of prepared namespaces.
 type StartupPool struct {
-	Ready     int    `json:"ready"`             // namespaces that are wired
-	Target    int    `json:"target"`            // how many shall be
-	Displaced int    `json:"displaced"`         // empty namespaces that can be prepared
-	Taken     uint64 `json:"taken"`             // namespaces given to containers
-	Missed    uint64 `json:"missed"`            // containers that came while it was empty
-	Made      uint64 `json:"made"`              // namespaces wired
-	Recycled  uint64 `json:"recycled"`          // of those made, from displaced ones
-	Failure   string `json:"failure,omitempty"` // the latest error of wiring
-	Bytes     int64  `json:"bytes"`             // kernel memory of the ready ones, estimated
+	Ready   int    `json:"ready"`             // namespaces that are wired
+	Target  int    `json:"target"`            // how many shall be
+	Taken   uint64 `json:"taken"`             // namespaces given to containers
+	Missed  uint64 `json:"missed"`            // containers that came while it was empty
+	Made    uint64 `json:"made"`              // namespaces wired
+	Failure string `json:"failure,omitempty"` // the latest error of wiring
+	Bytes   int64  `json:"bytes"`             // kernel memory of the ready ones, estimated
 }
 
 // StartupStage is one stage of containers' starts.

@@ -1,8 +1,6 @@
 // Package pool keeps prepared network namespaces (Understanding Network Startup for
 // Secure Containers, section 5.1), so that containers do not wait for their devices.
 //
-//	     Give ──▶ displaced ─┐
-//	                         ▼
 //	quiet moment ──▶ refill: Make ──▶ ready ──▶ Take ──▶ container
 //	                                    │
 //	                 too many ──▶ Drop ◀┘
@@ -15,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
@@ -31,8 +28,8 @@ type Namespace any
 // Options configure a pool.
 type Options struct {
 	Config config.Pool
-	// Make prepares a namespace, or the empty one if that is not nil, which it closes.
-	Make func(empty *os.File) (Namespace, error)
+	// Make prepares a namespace.
+	Make func() (Namespace, error)
 	// Drop removes a namespace.
 	Drop   func(Namespace) error
 	Logger *slog.Logger
@@ -51,8 +48,6 @@ const (
 	patience = 5 * time.Second
 	// retry is the pause after a failure.
 	retry = time.Second
-	// displacedMost is the limit on displaced namespaces.
-	displacedMost = 256
 )
 
 // Pool is a pool of one network. It is safe for concurrent use.
@@ -61,17 +56,16 @@ type Pool struct {
 
 	pressure pressure // used by the refill only
 
-	mu        sync.Mutex
-	ready     []Namespace
-	displaced []*os.File
-	demand    demand
-	floor     int // set by Fill
-	making    bool
-	closed    bool
-	stats     Stats
-	wake      chan struct{}
-	changed   *sync.Cond // signals a change of ready or failure
-	failure   error      // of the last Make
+	mu      sync.Mutex
+	ready   []Namespace
+	demand  demand
+	floor   int // set by Fill
+	making  bool
+	closed  bool
+	stats   Stats
+	wake    chan struct{}
+	changed *sync.Cond // signals a change of ready or failure
+	failure error      // of the last Make
 
 	stop context.CancelFunc
 	done chan struct{}
@@ -79,9 +73,9 @@ type Pool struct {
 
 // Stats are the counters of a pool.
 type Stats struct {
-	Ready, Target, Displaced      int
-	Taken, Missed, Made, Recycled uint64
-	Failure                       string // of the last Make
+	Ready, Target       int
+	Taken, Missed, Made uint64
+	Failure             string // of the last Make
 }
 
 // New starts a pool, which begins to fill at once.
@@ -127,18 +121,6 @@ func (p *Pool) Shed() bool {
 	return ok
 }
 
-// Give adds an empty namespace to reuse; the pool owns its file.
-func (p *Pool) Give(empty *os.File) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed || len(p.displaced) >= displacedMost || p.opts.Config.WarmTarget == 0 {
-		empty.Close()
-		return
-	}
-	p.displaced = append(p.displaced, empty)
-	p.nudge()
-}
-
 // Fill waits until n namespaces are ready or the pool is full. They stay until they are
 // taken or the cooldown ends.
 func (p *Pool) Fill(ctx context.Context, n int) error {
@@ -174,7 +156,7 @@ func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.stats
-	s.Ready, s.Target, s.Displaced = len(p.ready), p.target(time.Now()), len(p.displaced)
+	s.Ready, s.Target = len(p.ready), p.target(time.Now())
 	if p.failure != nil {
 		s.Failure = p.failure.Error()
 	}
@@ -193,10 +175,7 @@ func (p *Pool) Close() error {
 	for _, n := range p.ready {
 		errs = append(errs, p.opts.Drop(n))
 	}
-	for _, f := range p.displaced {
-		f.Close()
-	}
-	p.ready, p.displaced = nil, nil
+	p.ready = nil
 	return errors.Join(errs...)
 }
 
@@ -290,14 +269,10 @@ func (p *Pool) one() (wait time.Duration) {
 		p.mu.Unlock()
 		return quiet
 	}
-	var empty *os.File
-	if len(p.displaced) > 0 {
-		empty, p.displaced = p.displaced[0], p.displaced[1:]
-	}
 	p.making = true
 	p.mu.Unlock()
 
-	made, err := p.opts.Make(empty)
+	made, err := p.opts.Make()
 
 	p.mu.Lock()
 	p.making = false
@@ -308,9 +283,6 @@ func (p *Pool) one() (wait time.Duration) {
 		return retry
 	}
 	p.stats.Made++
-	if empty != nil {
-		p.stats.Recycled++
-	}
 	p.ready = append(p.ready, made)
 	return 0
 }

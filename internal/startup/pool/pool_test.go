@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"os"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,20 +15,16 @@ import (
 
 // maker makes and counts namespaces, which are numbers.
 type maker struct {
-	made, dropped, recycled atomic.Int64
-	err                     atomic.Pointer[error]
+	made, dropped atomic.Int64
+	err           atomic.Pointer[error]
 }
 
 func (m *maker) pool(t *testing.T, c config.Pool) *Pool {
 	p := New(Options{
 		Config: c,
-		Make: func(empty *os.File) (Namespace, error) {
+		Make: func() (Namespace, error) {
 			if err := m.err.Load(); err != nil {
 				return nil, *err
-			}
-			if empty != nil {
-				empty.Close()
-				m.recycled.Add(1)
 			}
 			return int(m.made.Add(1)), nil
 		},
@@ -80,7 +75,7 @@ func TestFillsToTarget(t *testing.T) {
 func small(make func() (Namespace, error), drop func(Namespace) error) *Pool {
 	return New(Options{
 		Config: config.Pool{WarmTarget: 1, Minimum: 1, Maximum: 1, MemoryLimit: 1 << 30, Cooldown: time.Minute},
-		Make:   func(*os.File) (Namespace, error) { return make() },
+		Make:   make,
 		Drop:   drop,
 		Logger: slog.New(slog.DiscardHandler),
 	})
@@ -116,7 +111,7 @@ func TestShedsWhatIsBeingMade(t *testing.T) {
 	})
 }
 
-// A closed pool blocks no caller and keeps no file open.
+// A closed pool blocks no caller.
 func TestClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := small(func() (Namespace, error) { return nil, errors.New("no more") }, nil)
@@ -125,14 +120,6 @@ func TestClosed(t *testing.T) {
 		}
 		if err := p.Fill(t.Context(), 1); !errors.Is(err, ErrClosed) {
 			t.Errorf("Fill: %v", err)
-		}
-		file, err := os.Open(os.DevNull)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Give(file)
-		if err := file.Close(); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("the file is open: %v", err)
 		}
 	})
 }
@@ -221,17 +208,10 @@ func TestFillTellsWhy(t *testing.T) {
 	eventually(t, "two are ready", func() bool { return p.Stats().Ready >= 2 })
 }
 
-func TestRecycles(t *testing.T) {
+func TestSheds(t *testing.T) {
 	m := new(maker)
 	p := m.pool(t, config.Pool{WarmTarget: 2, Maximum: 100, MemoryLimit: 1 << 30, Cooldown: time.Minute})
 	eventually(t, "two are ready", func() bool { return p.Stats().Ready == 2 })
-	f, err := os.Open("/dev/null")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.Give(f)
-	p.Take()
-	eventually(t, "it was used again", func() bool { return m.recycled.Load() == 1 })
 	if !p.Shed() {
 		t.Error("nothing to shed")
 	}
