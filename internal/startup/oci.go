@@ -31,6 +31,8 @@ func (a *Agent) OCI(o control.OCI) error {
 	switch {
 	case o.ID == "":
 		return errors.New("the request names no container")
+	case strings.Contains(o.ID, "/") || o.ID == "." || o.ID == "..": // it becomes part of a file's name
+		return fmt.Errorf("container ID %q: want one without '/' that is neither '.' nor '..'", o.ID)
 	case o.Outcome != "":
 		return a.ociDone(o)
 	case o.Verb == "create":

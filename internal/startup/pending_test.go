@@ -158,6 +158,23 @@ func TestPendingEnds(t *testing.T) {
 	}
 }
 
+// An ID that is a path is refused before it becomes part of a file's name.
+func TestIDIsNoPath(t *testing.T) {
+	b := newBed(t)
+	b.withPool(0)
+	c := newUserns(t)
+	for _, id := range []string{"a/b", "/", "../a", "a/../../stray", "a/../../../../stray", ".", ".."} {
+		out, err := b.oci("/bin/true", "create", "--bundle", c.bundle, "--pid-file", c.pidFile, id)
+		if err == nil || !strings.Contains(out, "container ID") {
+			t.Errorf("%q: %v %s", id, err, out)
+		}
+	}
+	stray, err := filepath.Glob(filepath.Join(b.dir, "startup", "*", "stray"))
+	if left := append(stray, b.pending()...); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
 // A start whose device cannot be made is refused again.
 func TestPendingStaysRefused(t *testing.T) {
 	b := newBed(t)
