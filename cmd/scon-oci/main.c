@@ -8,9 +8,9 @@
  *	                          └─ runs ──▶ runc create ID
  *	                          └─ HTTP ──▶ agent: done
  *
- * Without an agent it only executes the runtime, unless the container's device is still
- * to be made: then, and where an agent is there that cannot be asked, it refuses. Its own
- * settings are options before the verb, or environment variables:
+ * Without an agent it only executes the runtime, unless the container is to have a network
+ * or a device that is still to be made: then, and where an agent is there that cannot be asked,
+ * it refuses. Its own settings are options before the verb, or environment variables:
  *
  *	--scon-runtime PATH   SCON_RUNTIME   the wrapped runtime; default runc
  *	--scon-socket PATH    SCON_SOCKET    the startup service's socket
@@ -307,6 +307,46 @@ static int awaits_device(const struct call *c, int remove)
 	return found;
 }
 
+/* wants_netns returns whether the runtime has to make a network namespace: the configuration
+ * has an object of the type network without a path. */
+static int wants_netns(const struct text *conf)
+{
+	const char *end = conf->data + conf->size, *last;
+	char value[PATH_MAX];
+
+	for (const char *c = conf->data; c < end; c++) {
+		if (*c != '{' || !(last = memchr(c, '}', end - c)))
+			continue;
+		struct text object = { .data = (char *)c, .size = last + 1 - c };
+		if (!find_string(&object, "type", value, sizeof(value)) && !strcmp(value, "network") &&
+		    (find_string(&object, "path", value, sizeof(value)) < 0 || !*value))
+			return 1;
+	}
+	return 0;
+}
+
+/* wants_network returns whether an agent would make the container's network, if it served the one
+ * that the container, or the command line, names. */
+static int wants_network(const struct call *c)
+{
+	static const char annotation[] = "\"scon.network\"", variable[] = "\"SCON_NETWORK=";
+	struct text conf = { 0 };
+	char path[PATH_MAX];
+	int fd, wants = 0;
+
+	snprintf(path, sizeof(path), "%s/config.json", c->bundle ? c->bundle : ".");
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0; /* the runtime says so */
+	if (!slurp(fd, &conf) &&
+	    ((c->network && *c->network) || memmem(conf.data, conf.size, annotation, strlen(annotation)) ||
+	     memmem(conf.data, conf.size, variable, strlen(variable))))
+		wants = wants_netns(&conf);
+	free(conf.data);
+	close(fd);
+	return wants;
+}
+
 /* prepare asks the agent before a verb. Returns 0, or the exit status if it is refused. */
 static int prepare(const struct call *c, const char *verb)
 {
@@ -323,6 +363,9 @@ static int prepare(const struct call *c, const char *verb)
 	if (!start && answer == -2)
 		return refuse(c, "the startup service does not answer, or a path has a control character or "
 				 "a space at its end");
+	if (!start && (answer == -1 || answer == 404) && wants_network(c))
+		return refuse(c, "no agent makes the container's network: set startup.enabled in the configuration, "
+				 "then start the service with 'scon up'");
 	/* The runtime would start the container without asking. */
 	if (!strcmp(verb, "run") && answer == 200 && awaits_device(c, 0)) {
 		notify(c, "create", "failed");

@@ -30,6 +30,37 @@ func (b *bed) script(lines string) (path string) {
 	return path
 }
 
+// Without an agent scon-oci only executes the runtime, but refuses a container whose network it
+// would have to make.
+func TestOCIWithoutAgent(t *testing.T) {
+	b := newBed(t)
+	const env, ns, path = `"env": ["A=b"]`, `{"type": "network"}`, `"network", "path": "/proc/1/ns/net"`
+	plain := fmt.Sprintf(spec, "", "")
+	for name, c := range map[string]struct {
+		spec    string
+		options []string
+		refused bool
+	}{
+		"no network":                    {plain, nil, false},
+		"by annotation":                 {fmt.Sprintf(spec, wanted, ""), nil, true},
+		"by variable":                   {strings.Replace(plain, env, `"env": ["A={}", "SCON_NETWORK=net"]`, 1), nil, true},
+		"by option":                     {plain, []string{"--scon-network", "net"}, true},
+		"by an empty option":            {plain, []string{"--scon-network", ""}, false},
+		"path is empty":                 {strings.Replace(plain, `"network"`, `"network", "path": ""`, 1), []string{"--scon-network", "net"}, true},
+		"it has a namespace":            {strings.Replace(fmt.Sprintf(spec, wanted, ""), `"network"}`, path+"}", 1), nil, false},
+		"it has the host's namespace":   {strings.Replace(plain, ", "+ns, "", 1), []string{"--scon-network", "net"}, false},
+		"the runtime has to say it":     {"{", []string{"--scon-network", "net"}, false},
+		"the name is another one's too": {strings.Replace(plain, `"A=b"`, `"A={\"type\":\"network\"}"`, 1), nil, false},
+	} {
+		for _, verb := range []string{"create", "run"} {
+			out, err := b.oci("/bin/true", append(c.options, verb, "--bundle", writeBundle(t, c.spec), "c")...)
+			if c.refused != (err != nil) || c.refused && !strings.Contains(out, "scon up") {
+				t.Errorf("%s: %s: %v %s", name, verb, err, out)
+			}
+		}
+	}
+}
+
 // The wrapped runtime gets all arguments unchanged, and scon-oci returns its exit status.
 func TestOCIPassesOn(t *testing.T) {
 	b := newBed(t)

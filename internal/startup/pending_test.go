@@ -207,7 +207,7 @@ func TestRunWithUserNamespace(t *testing.T) {
 	}
 }
 
-// A path that cannot be sent to the agent is refused, and is the runtime's where no agent is.
+// A path that cannot be sent to the agent is refused.
 func TestOCIUnsendablePath(t *testing.T) {
 	for _, name := range []string{"a\nb", "a "} {
 		b := newBed(t)
@@ -217,9 +217,6 @@ func TestOCIUnsendablePath(t *testing.T) {
 		}
 		if err := os.Rename(filepath.Join(filepath.Dir(dir), "config.json"), filepath.Join(dir, "config.json")); err != nil {
 			t.Fatal(err)
-		}
-		if out, err := b.oci("/bin/true", "create", "--bundle", dir, "c"); err != nil {
-			t.Errorf("%q without an agent: %v %s", name, err, out)
 		}
 		b.withPool(0)
 		if out, err := b.oci("/bin/true", "create", "--bundle", dir, "c"); err == nil {

@@ -376,10 +376,6 @@ func TestOCI(t *testing.T) {
 	eventually(t, "nothing of it is left", func() bool { return len(b.state().Attachments) == 0 })
 	b.stop()
 	b.wantNothing()
-	// Without an agent scon-oci only executes the runtime.
-	if out, err := b.oci("/bin/true", "create", "--bundle", dir, "c"); err != nil {
-		t.Error(err, out)
-	}
 }
 
 // A container with its own user namespace gets its device in place.
