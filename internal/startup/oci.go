@@ -110,6 +110,8 @@ func (a *Agent) ociDone(o control.OCI) error {
 	switch {
 	case o.Verb == "delete" && o.Outcome == "done":
 		return errors.Join(a.store.removePending(o.ID), a.detachAll(a.records.all(), ofContainer(o.ID)))
+	case o.Verb == "create" && o.Outcome == "done":
+		return a.store.notePending(o)
 	case o.Verb == "create" && o.Outcome == "failed":
 		var err error
 		if began && made.pending != "" {

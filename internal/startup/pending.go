@@ -1,6 +1,7 @@
 package startup
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -23,6 +24,7 @@ type pendingStart struct {
 	Conf    json.RawMessage `json:"conf"` // of the network
 	PidFile string          `json:"pid_file"`
 	Bundle  string          `json:"bundle"`
+	Began   uint64          `json:"began,omitempty"` // its process did; 0 until the runtime has made it
 
 	path string
 }
@@ -34,22 +36,76 @@ const idAt = 13
 // all but one, have a file each.
 func (s *store) newPending(o control.OCI, conf *cni.Conf) pendingStart {
 	sum := sha256.Sum256([]byte(o.Bundle + "\x00" + o.PidFile))
-	return pendingStart{conf.Raw, o.PidFile, o.Bundle, filepath.Join(s.dir, "pending", hex.EncodeToString(sum[:6])+"@"+o.ID)}
+	return pendingStart{
+		Conf: conf.Raw, PidFile: o.PidFile, Bundle: o.Bundle,
+		path: filepath.Join(s.dir, "pending", hex.EncodeToString(sum[:6])+"@"+o.ID),
+	}
 }
 
 // await writes the file of a container. made reports that there was none, so that the create, if
 // it fails, has to remove it.
 func (p pendingStart) await() (made bool, err error) {
 	_, err = os.Lstat(p.path)
-	made = errors.Is(err, fs.ErrNotExist)
+	return errors.Is(err, fs.ErrNotExist), p.write()
+}
+
+func (p pendingStart) write() error {
 	b, err := json.Marshal(p)
 	if err == nil {
 		err = writeFile(p.path, b)
 	}
 	if err != nil {
-		return made, fmt.Errorf("record a device that is made before the start: %w", err)
+		return fmt.Errorf("record a device that is made before the start: %w", err)
 	}
-	return made, nil
+	return nil
+}
+
+// notePending notes when the process of a container that is created now began: another process
+// may have its number at the start.
+func (s *store) notePending(o control.OCI) error {
+	all, err := s.pendingOf(o.ID)
+	for _, p := range all {
+		if p.Bundle != o.Bundle || p.PidFile != o.PidFile {
+			continue
+		}
+		pid, failed := p.pid()
+		if failed == nil {
+			p.Began, failed = beginOf(pid)
+		}
+		if failed == nil {
+			failed = p.write()
+		}
+		err = errors.Join(err, failed)
+	}
+	return err
+}
+
+// pid returns the number of the container's process.
+func (p pendingStart) pid() (int, error) {
+	text, err := os.ReadFile(p.PidFile)
+	if err != nil {
+		return 0, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", p.PidFile, err)
+	}
+	return pid, nil
+}
+
+// beginOf returns when a process began, in ticks since boot, which it shares with no other process
+// of its number.
+func beginOf(pid int) (uint64, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// "42 (name) S ...": the name may contain anything; the begin is the 20th field behind it.
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 20 {
+		return 0, fmt.Errorf("/proc/%d/stat: got %q", pid, stat)
+	}
+	return strconv.ParseUint(string(fields[19]), 10, 64)
 }
 
 // pendingOf returns the creates of an ID that wait for its start; "" is any ID.
@@ -138,11 +194,7 @@ func (a *Agent) ociStart(o control.OCI) error {
 func created(all []pendingStart) (of pendingStart, pid int, err error) {
 	n := 0
 	for _, p := range all {
-		text, failed := os.ReadFile(p.PidFile)
-		number, invalid := strconv.Atoi(strings.TrimSpace(string(text)))
-		if failed == nil && invalid != nil {
-			failed = fmt.Errorf("%s: %w", p.PidFile, invalid)
-		}
+		number, failed := p.pid()
 		if failed != nil {
 			err = errors.Join(err, failed)
 			continue
@@ -154,6 +206,9 @@ func created(all []pendingStart) (of pendingStart, pid int, err error) {
 		return of, 0, err
 	case n > 1:
 		return of, 0, fmt.Errorf("%d creates of it have a process: delete it, and create it again", n)
+	}
+	if began, err := beginOf(pid); err != nil || of.Began != 0 && began != of.Began {
+		return of, 0, fmt.Errorf("process %d has ended: delete the container, and create it again", pid)
 	}
 	return of, pid, nil
 }

@@ -193,6 +193,33 @@ func TestPendingStaysRefused(t *testing.T) {
 	}
 }
 
+// A start makes no device in the namespace of a process that has the number of the container's.
+func TestPendingProcessEnded(t *testing.T) {
+	b := newBed(t)
+	b.withPool(0)
+	c := newUserns(t)
+	if out, err := b.create(c); err != nil {
+		t.Fatal(err, out)
+	}
+	b.kill()
+	b.withPool(0)
+	other := newUserns(t)
+	now, err := os.ReadFile(other.pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(c.pidFile, now, 0o600); err != nil { // as if the kernel had given the number again
+		t.Fatal(err)
+	}
+	out, err := b.oci("/bin/true", "start", "c")
+	if err == nil || !strings.Contains(out, "create it again") {
+		t.Errorf("%v %s", err, out)
+	}
+	if devices := nstest.Run(t, other.netns, "ip -br link"); strings.Contains(devices, "eth0") {
+		t.Errorf("the other process has %s", devices)
+	}
+}
+
 // run, in which the agent hears of no start, is refused for a container with a user namespace.
 func TestRunWithUserNamespace(t *testing.T) {
 	b := newBed(t)
