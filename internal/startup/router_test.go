@@ -36,6 +36,33 @@ func TestNoRouterInContainer(t *testing.T) {
 	}
 }
 
+// Where the host is the gateway, a container takes no other one for its router of IPv6, also if
+// that is gone since it advertised itself to the pool.
+func TestNoRouterAmongContainers(t *testing.T) {
+	swaps(t)
+	b := newBed(t)
+	b.withPool(3)
+	hostile, witness, next := nstest.New(t), nstest.New(t), nstest.New(t)
+	b.want(b.cni("ADD", "hostile", netns.Path(hostile), b.conf()))
+	b.want(b.cni("ADD", "witness", netns.Path(witness), b.conf()))
+	eventually(t, "the containers have link-local addresses", func() bool {
+		out := nstest.Run(t, hostile, "ip -6 -o addr show dev eth0 scope link") + nstest.Run(t, witness, "ip -6 -o addr show dev eth0 scope link")
+		return strings.Count(out, "inet6") == 2 && !strings.Contains(out, "tentative")
+	})
+	advertise(t, hostile)
+	eventually(t, "another container hears of a router", func() bool { return routersHeard(t, witness) == "1" })
+	b.want(b.cni("DEL", "hostile", netns.Path(hostile), b.conf()))
+	b.want(b.cni("ADD", "next", netns.Path(next), b.conf()))
+	if routersHeard(t, next) != "1" {
+		t.Errorf("the next container is not one that was in the pool: %v", b.state().InPlace)
+	}
+	for _, pod := range []string{witness, next} {
+		if out := nstest.Run(t, pod, "ip -6 route show default"); out != "" {
+			t.Errorf("another container is the router: %s", out)
+		}
+	}
+}
+
 // advertise sends a router's advertisement.
 func advertise(t *testing.T, ns string) {
 	t.Helper()

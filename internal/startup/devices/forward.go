@@ -47,14 +47,20 @@ func hostEndOf(c *cni.Conf) HostEnd {
 }
 
 func (e HostEnd) set(device string) error {
-	all := []sysctl.Setting{{Name: "net/ipv6/conf/" + device + "/accept_ra", Value: "0"}}
-	if e.OwnSource {
-		all = append(all, sysctl.Setting{Name: "net/ipv4/conf/" + device + "/rp_filter", Value: "1"})
+	err := ignoreRouters(device)
+	if err == nil && e.OwnSource {
+		err = sysctl.Set([]sysctl.Setting{{Name: "net/ipv4/conf/" + device + "/rp_filter", Value: "1"}})
 	}
-	if err := sysctl.Set(all); err != nil || !e.IPv6 {
+	if err != nil || !e.IPv6 {
 		return err
 	}
 	return allowIPv6(device)
+}
+
+// ignoreRouters makes a device ignore router advertisements, which any container can send. A
+// container keeps what it has heard of them, and so does a pooled namespace for its container.
+func ignoreRouters(device string) error {
+	return sysctl.Set([]sysctl.Setting{{Name: "net/ipv6/conf/" + device + "/accept_ra", Value: "0"}})
 }
 
 // allowIPv6 enables IPv6 addresses on a device, also if new devices have them disabled.

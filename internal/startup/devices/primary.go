@@ -248,6 +248,11 @@ func configure(s Spec, routed bool) error {
 	if err != nil {
 		return err
 	}
+	if s.Conf.IsGateway {
+		if err := ignoreRouters(s.Name); err != nil {
+			return err
+		}
+	}
 	todo := []nlmsg.Command{setUp(s.Name, index)}
 	if s.Loopback {
 		todo = append(todo, setUp("lo", 1))
