@@ -168,7 +168,7 @@ func (d *addition) makeInPlace() error {
 		return d.removeDevice(d.r)
 	})
 	step("add-made")
-	d.r.Result = resultOf(d.conf, d.r, made)
+	d.r.Index, d.r.Result = made.Index, resultOf(d.conf, d.r, made)
 	return nil
 }
 

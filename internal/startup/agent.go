@@ -268,13 +268,13 @@ func (a *Agent) removeDevice(r *Record) error {
 		if now, err := netns.Inode(""); err != nil || r.Number != 0 && now != r.Number {
 			return err // the path now belongs to another container
 		}
-		return devices.RemoveInside(r.IfName)
+		return devices.RemoveInside(r.Index, r.IfName)
 	}))
 }
 
 // removeInside removes the device in a pooled namespace, whichever container has it.
-func removeInside(path string) error {
-	return ignoreGone(netns.Do(path, func() error { return devices.RemoveInside(pooledName) }))
+func removeInside(index int, path string) error {
+	return ignoreGone(netns.Do(path, func() error { return devices.RemoveInside(index, pooledName) }))
 }
 
 // ignoreGone returns err unless it says that a namespace is gone.

@@ -77,6 +77,40 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// A DEL takes a device without an end on the host from a container that goes on, whatever the
+// container has named it: another one gets its address.
+func TestRenamedDevice(t *testing.T) {
+	for from, more := range map[string]string{"pool": "", "in place": `"handOver": "none"`} {
+		t.Run(from, func(t *testing.T) {
+			b := newBed(t)
+			nstest.Run(t, b.host, "ip link add m0 type bridge")
+			b.start(configEnv + "=  pool: {warm_target: 1, minimum: 0}")
+			var conf string
+			if more == "" {
+				conf = b.kindConf("macvlan")
+			} else {
+				conf = b.kindConf("macvlan", more)
+			}
+			b.want(b.cni("STATUS", "", "", conf))
+			if err := control.Dial(b.socket()).FillStartupPool(control.StartupFill{Network: "net", Count: 1}); err != nil {
+				t.Fatal(err)
+			}
+			pod := nstest.New(t)
+			b.want(b.cni("ADD", "c", netns.Path(pod), conf))
+			nstest.Run(t, pod, `ip link set eth0 down
+				ip link set eth0 name kept alias mine
+				ip link set kept up
+				ip link add eth0 type bridge`)
+			b.want(b.cni("DEL", "c", netns.Path(pod), conf))
+			if out := nstest.Run(t, pod, "ip -br link"); strings.Contains(out, "kept") || !strings.Contains(out, "eth0") {
+				t.Errorf("the container has %s", out)
+			}
+			b.stop()
+			b.wantNothing()
+		})
+	}
+}
+
 // A container's rates are set at both ends of its device.
 func TestQoS(t *testing.T) {
 	b := newBed(t)

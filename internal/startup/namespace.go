@@ -103,5 +103,5 @@ func namespaces() (paths []string) {
 
 // remove removes a device that has no record.
 func (i inside) remove() error {
-	return netns.Do(i.netns, func() error { return devices.RemoveInside(i.link.Attrs().Name) })
+	return netns.Do(i.netns, func() error { return devices.RemoveInside(i.link.Attrs().Index, i.link.Attrs().Name) })
 }

@@ -97,7 +97,7 @@ func (a *Agent) wire(n *network, container string) (_ *entry, err error) {
 func (a *Agent) drop(n *network, e *entry) error {
 	err := a.host.Remove(&n.conf.Network, e.host)
 	if err == nil && e.host == "" {
-		err = removeInside(netns.FdPath(e.ns))
+		err = removeInside(e.made.Index, netns.FdPath(e.ns))
 	}
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func (a *Agent) take(n *network) *entry {
 // namespace will be.
 func (a *Agent) give(e *entry, r *Record, c *cni.Conf) {
 	r.Pooled, r.Host, r.Leases = e.number, e.host, e.leases
-	r.Number, r.Inode = e.inode, e.inode
+	r.Number, r.Inode, r.Index = e.inode, e.inode, e.made.Index
 	r.Result = resultOf(c, r, e.made)
 	a.owners.set(e.host, Owner{Netns: r.Netns, ContainerID: r.ContainerID})
 }

@@ -33,6 +33,7 @@ type Record struct {
 	Netns       string           `json:"netns,omitempty"`  // as the runtime gave it
 	Number      uint64           `json:"number,omitempty"` // inode of the namespace that the device was made in
 	Inode       uint64           `json:"inode,omitempty"`  // of Netns; 0 if the agent does not see that path
+	Index       int              `json:"index,omitempty"`  // of its device there; 0 if it is not known
 	Bundle      string           `json:"bundle,omitempty"`
 	Pooled      string           `json:"pooled,omitempty"` // number of a pooled namespace
 	Host        string           `json:"host"`             // device on the host

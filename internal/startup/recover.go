@@ -174,7 +174,7 @@ func (v recovery) removeFromHost(owned map[string]bool) error {
 		}
 		v.log.Info("remove a leftover namespace", "netns", name)
 		// A container without a record may have it.
-		if err := removeInside(name); err != nil {
+		if err := removeInside(0, name); err != nil {
 			return err
 		}
 		if err := netns.Delete(name); err != nil && !errors.Is(err, netns.ErrNotExist) {
@@ -213,7 +213,7 @@ func (v recovery) rebuild(r *Record) error {
 	} else if err := v.findInside(r, &in); err != nil {
 		return err
 	}
-	r.IfName = in.link.Attrs().Name
+	r.IfName, r.Index = in.link.Attrs().Name, in.link.Attrs().Index
 	err := netns.Do(in.netns, func() (err error) {
 		r.Leases, err = devices.Leases(in.link)
 		return err

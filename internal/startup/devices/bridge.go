@@ -79,7 +79,7 @@ func (h *Host) removeBridge(name string) error {
 }
 
 // RemoveLink removes a device; a missing device is no error.
-func (h *Host) RemoveLink(name string) error { return h.rt.Do(delLink(name)) }
+func (h *Host) RemoveLink(name string) error { return h.rt.Do(delLink(0, name)) }
 
 // Port describes a pair in the calling thread's namespace: a port of a bridge, and the end
 // that a runtime moves into its container.

@@ -45,6 +45,7 @@ type Spec struct {
 
 // Made is the result of making a device.
 type Made struct {
+	Index        int              // of the container's device
 	MAC, HostMAC net.HardwareAddr // HostMAC nil without a device on the host
 }
 
@@ -129,10 +130,16 @@ func (h *Host) Make(s Spec) (made Made, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, h.Remove(&s.Conf.Network, s.Host), s.inside(func() error { return RemoveInside(s.Name) }))
+			err = errors.Join(err, h.Remove(&s.Conf.Network, s.Host), s.inside(func() error { return RemoveInside(made.Index, s.Name) }))
 		}
 	}()
-	if err := s.inside(func() error { return configure(s, m.routed()) }); err != nil {
+	err = s.inside(func() (err error) {
+		if made.Index, err = indexOf(s.Name); err == nil {
+			err = configure(s, made.Index, m.routed())
+		}
+		return err
+	})
+	if err != nil {
 		return made, err
 	}
 	if err := h.limit(s); err != nil {
@@ -222,32 +229,28 @@ func HasHost(kind string) bool {
 	return !without
 }
 
-// RemoveInside removes the device in the namespace of the calling thread; a missing
-// device is no error, nor is one that nobody can remove, as lo: a container may have
-// given it the name.
-func RemoveInside(name string) error {
+// RemoveInside removes the device in the namespace of the calling thread by its index, which a
+// container cannot change, or by its name if that is 0. A missing device is no error, nor is one
+// that nobody can remove, as lo: a container may have given it the name.
+func RemoveInside(index int, name string) error {
 	rt, err := nlmsg.OpenCommands(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}
 	defer rt.Close()
-	if err := rt.Do(delLink(name)); !errors.Is(err, unix.EOPNOTSUPP) {
+	if err := rt.Do(delLink(index, name)); !errors.Is(err, unix.EOPNOTSUPP) {
 		return err
 	}
 	return nil
 }
 
 // configure sets the device's addresses and routes, in the container.
-func configure(s Spec, routed bool) error {
+func configure(s Spec, index int, routed bool) error {
 	rt, err := nlmsg.OpenCommands(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}
 	defer rt.Close()
-	index, err := indexOf(s.Name)
-	if err != nil {
-		return err
-	}
 	if s.Conf.IsGateway {
 		if err := ignoreRouters(s.Name); err != nil {
 			return err

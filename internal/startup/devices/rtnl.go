@@ -128,11 +128,12 @@ func setUp(name string, index int) nlmsg.Command {
 	return nlmsg.Command{What: "bring device " + name + " up", Type: unix.RTM_NEWLINK, Data: ifinfo(index, unix.IFF_UP, unix.IFF_UP)}
 }
 
-// delLink removes a device by its name; a missing device is no error.
-func delLink(name string) nlmsg.Command {
+// delLink removes a device by its index, or by its name if that is 0; a missing device is no
+// error.
+func delLink(index int, name string) nlmsg.Command {
 	e := nlmsg.NewEncoder()
 	e.String(unix.IFLA_IFNAME, name)
-	return nlmsg.Command{What: "remove device " + name, Type: unix.RTM_DELLINK, Data: append(ifinfo(0, 0, 0), encoded(e)...), Allow: unix.ENODEV}
+	return nlmsg.Command{What: "remove device " + name, Type: unix.RTM_DELLINK, Data: append(ifinfo(index, 0, 0), encoded(e)...), Allow: unix.ENODEV}
 }
 
 // newAddr adds an address to a device.
