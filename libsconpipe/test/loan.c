@@ -7,8 +7,8 @@
 
 #define SIZE 65536
 
-/* fill_up sends until no more fits: bytes for which the receiver's ring has no room stay
- * lent. It returns the number of bytes sent. */
+/* fill_up sends until no more fits. Bytes for which the receiver's ring has no room stay
+ * lent: the broker has copied all others by then. It returns the number of bytes sent. */
 static uint64_t fill_up(int sid, char *buf)
 {
 	uint64_t pos = 0;
@@ -18,10 +18,15 @@ static uint64_t fill_up(int sid, char *buf)
 	set(sid, PD_NONBLOCK, 1);
 	for (;;) {
 		n = pd_send(sid, buf + pos % SIZE, SIZE - pos % SIZE);
-		if (n < 0 && errno == EAGAIN)
-			return pos;
-		check(n > 0);
-		pos += n;
+		if (n > 0) {
+			pos += n;
+		} else {
+			check(n < 0 && errno == EAGAIN);
+			if (engine() != PD_ENGINE_COPIER ||
+			    pos > (uint64_t)get(sid, PD_RING))
+				return pos;
+			usleep(1000);
+		}
 	}
 }
 
