@@ -43,7 +43,8 @@ static uint32_t ready_events(struct member *m, struct channel *ch, bool arm)
 }
 
 /* examine reports a member's events. A member without any leaves the ready list once
- * its doorbell is armed. */
+ * its doorbell is armed, unless its ring waits for bytes of TCP that come first: the
+ * program may read these without an event of the kernel's. */
 static bool examine(struct set *set, struct member *m, struct epoll_event *event,
 		    bool arm)
 {
@@ -61,7 +62,7 @@ static bool examine(struct set *set, struct member *m, struct epoll_event *event
 		member_queue(set, m);
 		if (m->wanted.events & EPOLLONESHOT)
 			disable(set, m, ch);
-	} else if (!arm) {
+	} else if (!arm || ch->s->tcp_left) {
 		m->queued = true;
 		TAILQ_INSERT_TAIL(&set->ready, m, entry);
 	}
@@ -180,7 +181,8 @@ void set_recheck(struct set *set)
 	}
 }
 
-/* shows says whether a member would be reported. If not, it leaves the ready list. */
+/* shows says whether a member would be reported. If not, it leaves the ready list as in
+ * examine. */
 static bool shows(struct set *set, struct member *m)
 {
 	struct channel *ch = channel_get(m->fd);
@@ -193,10 +195,10 @@ static bool shows(struct set *set, struct member *m)
 	    channel_peer(ch)->head == m->reported_head &&
 	    ch->s->full_count == m->reported_full)
 		now = 0;
+	if (!now && !(ch && ch->s->tcp_left))
+		member_dequeue(set, m);
 	if (ch)
 		channel_put(ch);
-	if (!now)
-		member_dequeue(set, m);
 	return now;
 }
 

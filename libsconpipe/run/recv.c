@@ -491,14 +491,14 @@ bool recv_detach(struct channel *ch, int fd)
 	return s->rx_path == PATH_TCP_AGAIN;
 }
 
-/* unread_before says whether the socket has bytes that precede the ring's. With rx_lock
+/* all_before says whether the socket has all bytes that precede the ring's. With rx_lock
  * held. */
-static bool unread_before(struct channel *ch, int fd)
+static bool all_before(struct channel *ch, int fd)
 {
 	int queued = 0;
 
 	return ch->s->tcp_left && real()->ioctl(fd, FIONREAD, &queued) == 0 &&
-	       proof_cut(ch, fd, queued);
+	       (size_t)queued >= ch->s->tcp_left && proof_cut(ch, fd, queued);
 }
 
 /* Bytes of the ring behind unread ones of TCP are an edge, as if they came by TCP: the
@@ -520,28 +520,27 @@ size_t recv_ready(struct channel *ch, int fd, bool arm)
 	proof_settle(ch, fd);
 	if (inbox_begin(ch) || (s->rx_path == PATH_RING && s->error))
 		n = 1;
-	else if (s->rx_path == PATH_RING || unread_before(ch, fd))
+	else if (s->rx_path == PATH_RING || all_before(ch, fd))
 		n = inbox_avail(ch);
 	pthread_mutex_unlock(&s->rx_lock);
 	return n < 0 ? 1 : n;
 }
 
-/* token_among returns how many of the next n bytes of TCP are the peer's token. */
+/* token_among returns how many of the next n bytes of TCP are the peer's token. With
+ * rx_lock held. */
 static int token_among(struct channel *ch, int fd, int n)
 {
 	struct shared *s = ch->s;
-	int before = n;
 
-	shared_lock(s, &s->rx_lock);
-	if (s->rx_path == PATH_TCP)
-		before = proof_cut(ch, fd, n);
-	pthread_mutex_unlock(&s->rx_lock);
-	n -= before;
+	if (s->rx_path != PATH_TCP)
+		return 0;
+	n -= proof_cut(ch, fd, n);
 	return n < (int)sizeof(s->token) ? n : (int)sizeof(s->token);
 }
 
 /* Users of EPOLLET wait for an edge once they have read what FIONREAD has told: bytes
- * that are there and not counted would have none. */
+ * that are there and not counted would have none. Nor would those that are left when
+ * more have come between the counted ones: the ring's count once all before them do. */
 size_t recv_pending(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;
@@ -549,11 +548,12 @@ size_t recv_pending(struct channel *ch, int fd)
 	int tcp = 0;
 
 	shared_lock(s, &s->rx_lock);
-	if (s->rx_path != PATH_TCP_AGAIN && !inbox_begin(ch) && s->tcp_known)
-		ring = inbox_pending(ch);
-	pthread_mutex_unlock(&s->rx_lock);
 	if (real()->ioctl(fd, FIONREAD, &tcp) < 0)
 		tcp = 0;
+	if (s->rx_path != PATH_TCP_AGAIN && !inbox_begin(ch) && s->tcp_known &&
+	    (size_t)tcp >= s->tcp_left)
+		ring = inbox_pending(ch);
 	tcp -= token_among(ch, fd, tcp);
-	return ring + (tcp > 0 ? tcp : 0);
+	pthread_mutex_unlock(&s->rx_lock);
+	return ring + tcp;
 }

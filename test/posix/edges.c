@@ -2,6 +2,8 @@
 /* Edges of a connection that moves while the program waits for them. */
 #include "posix.h"
 
+#include <sys/syscall.h>
+
 #define PATIENCE_MS 1000
 
 /* move gives the library time to move the connection. It transfers nothing. */
@@ -56,6 +58,63 @@ void case_behind(void)
 		write(p.a, "c", 1);
 		edge("more came", set, PATIENCE_MS);
 		result("read", recv(p.b, buf, sizeof(buf), MSG_DONTWAIT));
+		close(set);
+		close_pair(p);
+	}
+}
+
+/* move_to_token moves the connection until b has got more than the program's n bytes:
+ * what only the library sends. */
+static void move_to_token(struct pair p, int n)
+{
+	int i, queued = 0;
+	char byte;
+
+	for (i = 0; i < 80; i++) {
+		recv(p.a, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+		if (!syscall(SYS_ioctl, p.b, FIONREAD, &queued) && queued > n)
+			return;
+		recv(p.b, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+		pause_ms(1);
+	}
+}
+
+/* Some bytes are on their way when the connection moves, and arrive after a look at how
+ * many there are. */
+void case_onway(void)
+{
+	int on = 1, off = 0, left;
+	size_t size;
+	char buf[8];
+
+	for (size = 1; size < 6; size++) {
+		struct epoll_event e = { .events = EPOLLIN | EPOLLET };
+		struct pair p = cold_pair(-1);
+		int set = epoll_create1(0), got = 1;
+
+		epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
+		write(p.a, "ab", 2);
+		move_to_token(p, 2);
+		setsockopt(p.a, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)); /* for 200 ms */
+		write(p.a, "cd", 2);
+		move(p);
+		write(p.a, "efgh", 4);
+		skip_edges(set);
+		read(p.b, buf, 1);
+		ioctl(p.b, FIONREAD, &left);
+		setsockopt(p.a, IPPROTO_TCP, TCP_CORK, &off, sizeof(off));
+		pause_ms(20);
+		do {
+			ssize_t n = left > 0 ? recv(p.b, buf, size, MSG_DONTWAIT) : 0;
+
+			if (n > 0)
+				got += n;
+			left = n == (ssize_t)size ? left - n : 0;
+			if (left <= 0 && got < 8 &&
+			    epoll_wait(set, &e, 1, PATIENCE_MS) == 1)
+				left = 8;
+		} while (left > 0);
+		result("got", got);
 		close(set);
 		close_pair(p);
 	}
