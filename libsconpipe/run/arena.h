@@ -86,6 +86,7 @@ struct shared {
 	atomic_bool sought; /* the peer sends its token, or has sent it */
 	_Atomic uint64_t
 		token_at; /* 1 + the position of the peer's token, once it was found */
+	size_t token_gone; /* bytes that were removed before all had arrived */
 	uint64_t widened_at; /* 1 + the position where socket_widen was called last */
 	bool token_reported; /* the peer's token was reported to the broker */
 	atomic_bool token_done; /* it was removed from the stream, or is not in it */

@@ -204,6 +204,7 @@ static void forget_rings(struct channel *ch)
 	s->announced = s->sent_token = s->sought = false;
 	s->token_reported = s->token_done = false;
 	s->pos = s->ring_start = s->tcp_left = s->token_at = 0;
+	s->token_gone = 0;
 	s->widened_at = 0;
 	s->tcp_known = s->growing = s->fixed = false;
 	s->generation = s->mapped = s->fulls = 0;

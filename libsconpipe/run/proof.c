@@ -160,27 +160,35 @@ int proof_take(struct channel *ch, int fd)
 	/* Asked first: bytes and the end may arrive after a short peek. */
 	bool is_whole = ended(fd);
 	struct wire_token token;
-	size_t marked = sizeof(token.mark);
-	ssize_t n = real()->recv(fd, &token, sizeof(token), MSG_PEEK | MSG_DONTWAIT);
+	size_t marked = sizeof(token.mark), rest = proof_rest(ch);
+	bool is_first = rest == sizeof(token);
+	ssize_t n = real()->recv(fd, &token, rest, MSG_PEEK | MSG_DONTWAIT);
 
 	if (n < 0)
 		return -errno;
 	if ((size_t)n < marked)
 		marked = n;
-	if (memcmp(token.mark, s->token.mark, marked) ||
-	    (is_whole && marked < sizeof(token.mark)))
+	if (is_first && (memcmp(token.mark, s->token.mark, marked) ||
+			 (is_whole && marked < sizeof(token.mark))))
 		return 0; /* that was no beginning of the mark */
-	if (n < (ssize_t)sizeof(token) && !is_whole)
-		return -EAGAIN;
-	report(ch, fd);
+	is_whole |= n == (ssize_t)rest;
+	if (!is_whole) {
+		widen(ch, fd);
+		if (!s->bell_closed || (is_first && marked < sizeof(token.mark)))
+			return -EAGAIN;
+	}
+	if (is_first)
+		report(ch, fd);
 	n = real()->recv(fd, &token, n, MSG_DONTWAIT);
 	if (n < 0)
 		return -errno;
 	s->tcp_read += n;
 	if (s->tcp_known)
 		s->tcp_left -= n;
-	s->token_done = true;
-	return 0;
+	s->token_gone += n;
+	s->token_at = s->tcp_read + 1;
+	s->token_done = is_whole;
+	return is_whole ? 0 : -EAGAIN;
 }
 
 int proof_flush(struct channel *ch, int fd, int flags)

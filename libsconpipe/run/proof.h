@@ -40,8 +40,14 @@ bool proof_due(struct channel *ch);
  * what may be its beginning. */
 size_t proof_cut(struct channel *ch, int fd, size_t n);
 /* proof_take removes the peer's token, which is next in the stream. It returns 0, or
- * -EAGAIN if a part has not arrived. */
+ * -EAGAIN if a part has not arrived. The first part stays for the broker, and may keep
+ * the window closed; once the broker has ended the proof it is removed, too. */
 int proof_take(struct channel *ch, int fd);
+/* proof_rest is how many bytes of the peer's token have not been removed. */
+static inline size_t proof_rest(const struct channel *ch)
+{
+	return sizeof(ch->s->token) - ch->s->token_gone;
+}
 /* proof_settle does so if the token is next, and returns whether it has. */
 bool proof_settle(struct channel *ch, int fd);
 /* proof_next says whether an announced token is next, as far as bytes have arrived. */

@@ -53,12 +53,13 @@ static size_t tcp_rest(struct channel *ch, int fd)
 {
 	size_t rest = ch->s->tcp_left;
 
-	return proof_cut(ch, fd, rest) < rest ? rest - sizeof(ch->s->token) : rest;
+	return proof_cut(ch, fd, rest) < rest ? rest - proof_rest(ch) : rest;
 }
 
 /* peek_over peeks at the bytes on both sides of a token that follows the next cut ones.
  */
-static ssize_t peek_over(int fd, const struct want *w, size_t at, size_t cut, size_t want)
+static ssize_t peek_over(struct channel *ch, int fd, const struct want *w, size_t at,
+			 size_t cut, size_t want)
 {
 	struct iovec *iov = w->room;
 	struct msghdr msg = { .msg_iov = iov };
@@ -66,12 +67,12 @@ static ssize_t peek_over(int fd, const struct want *w, size_t at, size_t cut, si
 	ssize_t n;
 
 	msg.msg_iovlen = slice(w, at, cut, iov);
-	iov[msg.msg_iovlen++] = (struct iovec){ &token, sizeof(token) };
+	iov[msg.msg_iovlen++] = (struct iovec){ &token, proof_rest(ch) };
 	msg.msg_iovlen += slice(w, at + cut, want - cut, iov + msg.msg_iovlen);
 	n = real()->recvmsg(fd, &msg, MSG_PEEK | MSG_DONTWAIT);
-	if (n < (ssize_t)(cut + sizeof(token)))
+	if (n < (ssize_t)(cut + proof_rest(ch)))
 		return cut;
-	return n - sizeof(token);
+	return n - proof_rest(ch);
 }
 
 /* peek_on continues a peek at n bytes of TCP, beyond a token and into the ring. */
@@ -87,7 +88,7 @@ static ssize_t peek_on(struct channel *ch, int fd, const struct want *w, size_t 
 	if (s->tcp_known && want > tcp_rest(ch, fd))
 		want = tcp_rest(ch, fd);
 	if ((size_t)n < want && proof_cut(ch, fd, want) == (size_t)n)
-		n = peek_over(fd, w, at, n, want);
+		n = peek_over(ch, fd, w, at, n, want);
 	if (inbox_begin(ch) || !s->tcp_known || (size_t)n < tcp_rest(ch, fd))
 		return n;
 	n = tcp_rest(ch, fd);
@@ -535,7 +536,7 @@ static int token_among(struct channel *ch, int fd, int n)
 	if (s->rx_path != PATH_TCP)
 		return 0;
 	n -= proof_cut(ch, fd, n);
-	return n < (int)sizeof(s->token) ? n : (int)sizeof(s->token);
+	return n < (int)proof_rest(ch) ? n : (int)proof_rest(ch);
 }
 
 /* Users of EPOLLET wait for an edge once they have read what FIONREAD has told: bytes

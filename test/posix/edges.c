@@ -120,6 +120,30 @@ void case_onway(void)
 	}
 }
 
+/* The receive buffer has no room for all that the library sends. */
+void case_smallbuf(void)
+{
+	struct sockaddr_in name = { .sin_family = AF_INET,
+				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr *at = (struct sockaddr *)&name;
+	socklen_t len = sizeof(name);
+	int listener = listener_at(at, len), size = 2048;
+	struct pair p = { .a = socket(AF_INET, SOCK_STREAM, 0) };
+
+	setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
+	getsockname(listener, at, &len);
+	need(connect(p.a, at, len) == 0, "connect");
+	p.b = accept(listener, NULL, NULL);
+	close(listener);
+	send_stream(p.a, 6000);
+	move(p);
+	send_stream(p.a, 20000);
+	recv_stream(p.b, 6000);
+	recv_stream(p.b, 20000);
+	say("all bytes");
+	close_pair(p);
+}
+
 /* A connection that is reported once is not reported again because it moves. */
 void case_moveonce(void)
 {
