@@ -65,7 +65,8 @@ bool socket_plain(int fd)
 	if (real()->getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &peek, &len) == 0 &&
 	    peek >= 0)
 		return false;
-	return !option_is_set(fd, SOL_SOCKET, SO_OOBINLINE) &&
+	return !(real()->fcntl(fd, F_GETFL, 0) & O_ASYNC) &&
+	       !option_is_set(fd, SOL_SOCKET, SO_OOBINLINE) &&
 	       !option_is_set(fd, SOL_SOCKET, SO_ZEROCOPY) &&
 	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMP) &&
 	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMPNS) &&

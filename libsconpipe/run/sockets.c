@@ -163,7 +163,8 @@ int getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 
 int ioctl(int fd, ioctl_request request, ...)
 {
-	struct channel *ch;
+	struct entry *e = request == FIOASYNC ? entry_get(fd) : NULL;
+	struct channel *ch = NULL;
 	va_list args;
 	void *arg;
 	int result;
@@ -171,11 +172,13 @@ int ioctl(int fd, ioctl_request request, ...)
 	va_start(args, request);
 	arg = va_arg(args, void *);
 	va_end(args);
-	ch = request == FIONREAD || request == SIOCOUTQ ? channel_get(fd) : NULL;
+	if (e && !bad_address(arg) && *(int *)arg)
+		attach_undo(e, fd); /* SIGIO is not sent for a ring */
 	result = real()->ioctl(fd, request, arg);
+	if (!result && request == FIONREAD)
+		ch = channel_get(fd);
 	if (ch) {
-		if (!result && request == FIONREAD)
-			*(int *)arg = recv_pending(ch, fd);
+		*(int *)arg = recv_pending(ch, fd);
 		channel_put(ch);
 	}
 	return result;

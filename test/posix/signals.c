@@ -283,3 +283,38 @@ void case_wakepoll(void)
 	close_pair(p);
 	close_pair(q);
 }
+
+static volatile sig_atomic_t notified;
+
+static void notify(int signal)
+{
+	(void)signal;
+	notified = 1;
+}
+
+/* Signals of O_ASYNC, which is set before the connection is made, or after. */
+void case_async(void)
+{
+	int on = 1, after, i;
+
+	signal(SIGIO, notify);
+	for (after = 0; after < 2; after++) {
+		int fd = socket(AF_INET, SOCK_STREAM, 0);
+		struct pair p;
+
+		if (!after)
+			fcntl(fd, F_SETFL, O_ASYNC);
+		p = cold_pair(fd);
+		warm_up(p);
+		if (after)
+			ioctl(fd, FIOASYNC, &on);
+		fcntl(fd, F_SETOWN, getpid());
+		notified = 0;
+		write(p.b, "x", 1);
+		for (i = 0; i < 100 && !notified; i++)
+			pause_ms(10);
+		say("notified %d", notified);
+		close_pair(p);
+	}
+	signal(SIGIO, SIG_DFL);
+}
