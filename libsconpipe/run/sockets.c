@@ -175,11 +175,21 @@ int ioctl(int fd, ioctl_request request, ...)
 	if (e && !bad_address(arg) && *(int *)arg)
 		attach_undo(e, fd); /* SIGIO is not sent for a ring */
 	result = real()->ioctl(fd, request, arg);
-	if (!result && request == FIONREAD)
+	if (!result && (request == FIONREAD || request == SIOCATMARK))
 		ch = channel_get(fd);
 	if (ch) {
-		*(int *)arg = recv_pending(ch, fd);
+		if (request == FIONREAD)
+			*(int *)arg = recv_pending(ch, fd);
+		else if (recv_ready(ch, fd, false)) /* the mark follows the ring */
+			*(int *)arg = 0;
 		channel_put(ch);
 	}
 	return result;
+}
+
+int sockatmark(int fd)
+{
+	int at;
+
+	return ioctl(fd, SIOCATMARK, &at) < 0 ? -1 : at;
 }

@@ -420,6 +420,27 @@ static void *reader(void *fd)
 				  buf[n - 1] == 'a' + 49 % 26);
 }
 
+/* Bytes before the urgent mark are unread. */
+void case_atmark(void)
+{
+	struct pair p = make_pair();
+	char buf[10];
+	int at = -1;
+
+	write(p.a, "abc", 3);
+	send(p.a, "!", 1, MSG_OOB);
+	write(p.a, "d", 1);
+	pause_ms(20);
+	result("before", sockatmark(p.b));
+	ioctl(p.b, SIOCATMARK, &at);
+	result("before", at);
+	result("read", read(p.b, buf, sizeof(buf)));
+	result("at", sockatmark(p.b));
+	result("read", read(p.b, buf, sizeof(buf)));
+	result("after", sockatmark(p.b));
+	close_pair(p);
+}
+
 void case_sendfile(void)
 {
 	struct pair p = make_pair();
