@@ -54,7 +54,8 @@ static ssize_t file_to_ring(const struct job *j)
 	size_t done = 0;
 
 	if (at < 0) {
-		errno = EINVAL; /* not seekable */
+		if (errno != EBADF)
+			errno = EINVAL;
 		return -1;
 	}
 	while (done < count) {

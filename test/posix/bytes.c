@@ -458,7 +458,10 @@ void case_sendfile(void)
 	result("from an offset", sendfile(p.a, file, &at, 20));
 	say("offset %ld, file at %ld", (long)at, (long)lseek(file, 0, SEEK_CUR));
 	result("recv", recv(p.b, buf, sizeof(buf), 0));
+	at = -1;
+	result("from before the file", sendfile(p.a, file, &at, 1));
 	close(file);
+	result("from no file", sendfile(p.a, file, NULL, 1));
 	close_pair(p);
 }
 
