@@ -106,7 +106,7 @@ func compare(k chance, talks []*talk, shots []shot, plain, scon []captured) *dif
 			excused[id] = true
 			continue
 		}
-		return &difference{what: fmt.Sprintf("packet %04x has another fate\nsent by %s%s\nwithout SCON: %swith SCON: %s",
+		return &difference{of: fmt.Sprintf("%04x", id), what: fmt.Sprintf("packet %04x has another fate\nsent by %s%s\nwithout SCON: %swith SCON: %s",
 			id, nodeNames[s.node], decode(string(s.frame)), list(a), list(b))}
 	}
 	of := make(map[uint16]int) // from 1 on
@@ -151,7 +151,7 @@ func firstOf(k chance, plain, scon []captured) *difference {
 		if i < len(plain) && i < len(scon) && k.alike(plain[i], scon[i]) {
 			continue
 		}
-		return &difference{what: fmt.Sprintf("unexpected packets or another order, from the connection's packet %d on\nwithout SCON: %swith SCON: %s",
+		return &difference{of: "order", what: fmt.Sprintf("unexpected packets or another order, from the connection's packet %d on\nwithout SCON: %swith SCON: %s",
 			i, list(plain[min(i, len(plain)):]), list(scon[min(i, len(scon)):]))}
 	}
 	return nil

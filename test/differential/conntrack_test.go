@@ -68,7 +68,7 @@ func (p *pair) compareTables(k chance) (*difference, error) {
 	if k.ports != nil && (chosen || also) { // perhaps one that the case also has, as in alike
 		return p.compareTables(chance{reset: k.reset, ends: k.ends})
 	}
-	return &difference{what: fmt.Sprintf("conntrack's table\nwithout SCON: %q\nwith SCON: %q", plain, scon)}, nil
+	return &difference{of: "conntrack", what: fmt.Sprintf("conntrack's table\nwithout SCON: %q\nwith SCON: %q", plain, scon)}, nil
 }
 
 // tracked reports whether conntrack has every connection with a Conentry,

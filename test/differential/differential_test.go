@@ -113,11 +113,15 @@ func (p *pair) check(c *Case, failed *atomic.Bool) error {
 	if d != nil || err != nil {
 		failed.Store(true) // one difference is enough
 	}
+	first := d
 	if d != nil {
 		c, d, err = p.shrink(c, d)
 	}
 	if err != nil {
 		return fmt.Errorf("%w\n%v", err, c)
+	}
+	if d != nil && d.what != first.what {
+		return fmt.Errorf("%v\nin the shrunk case of %v\nbefore it was shrunk: %v", d, c, first)
 	}
 	if d != nil {
 		return fmt.Errorf("%v\nin the shrunk case of %v", d, c)

@@ -28,6 +28,7 @@ type pair struct {
 // difference is a packet with a different fate in the world with SCON.
 type difference struct {
 	step int
+	of   string // a packet, or what else differs
 	what string
 }
 

@@ -8,7 +8,7 @@ import (
 // shrinking bounds the time that shrinking a case takes.
 const shrinking = 30 * time.Second
 
-// shrink removes elements of a case that the difference does not need. It returns
+// shrink removes elements of a case that a difference of the same packet does not need. It returns
 // the smallest case that still has one, and that difference.
 func (p *pair) shrink(c *Case, d *difference) (*Case, *difference, error) {
 	end := time.Now().Add(shrinking)
@@ -17,7 +17,7 @@ func (p *pair) shrink(c *Case, d *difference) (*Case, *difference, error) {
 			return false, nil
 		}
 		found, err := p.run(smaller)
-		if err != nil || found == nil {
+		if err != nil || found == nil || found.of != d.of {
 			return false, err
 		}
 		c, d = smaller, found
