@@ -28,7 +28,7 @@ var ofStates = []feature{
 	{"forward_filter", "ct state invalid drop", "-m conntrack --ctstate INVALID -j DROP"},
 	{"forward_mangle", "THERE ct state new ip dscp set 12", "THERE -m conntrack --ctstate NEW -j DSCP --set-dscp 12"},
 	{"forward_mangle", "ct state established ip dscp set 20", "-m conntrack --ctstate ESTABLISHED -j DSCP --set-dscp 20"},
-	{"pre_mangle", "ct state new meta mark set 5", "-m conntrack --ctstate NEW -j MARK --set-mark 5"},
+	{"pre_mangle", "meta l4proto tcp ct state new meta mark set 5", "-p tcp -m conntrack --ctstate NEW -j MARK --set-mark 5"}, // not the tunnel's
 	{"pre_mangle", "THERE ct state established meta mark set 7", "THERE -m conntrack --ctstate ESTABLISHED -j MARK --set-mark 7"},
 	{"post_mangle", "THERE ct state established meta priority set 1:2", "THERE -m conntrack --ctstate ESTABLISHED -j CLASSIFY --set-class 1:2"},
 }
