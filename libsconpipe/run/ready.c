@@ -17,7 +17,18 @@ static void disable(struct set *set, struct member *m, struct channel *ch)
 	member_sync(set, m, ch);
 }
 
-/* ready_events returns the events of a member to report now. */
+/* tcp_writable returns the events of writing that TCP has while it sends. */
+static uint32_t tcp_writable(struct member *m, struct shared *s)
+{
+	struct pollfd p = { .fd = m->fd, .events = m->wanted.events & WRITABLE };
+
+	if (!p.events || s->tx_path == PATH_RING || real()->poll(&p, 1, 0) <= 0)
+		return 0;
+	return p.revents & p.events;
+}
+
+/* ready_events returns the events of a member to report now. As the kernel does, an edge
+ * reports all that is ready. */
 static uint32_t ready_events(struct member *m, struct channel *ch, bool arm)
 {
 	struct shared *s = ch->s;
@@ -30,16 +41,14 @@ static uint32_t ready_events(struct member *m, struct channel *ch, bool arm)
 	ring = (uint16_t)stream_events(ch, m->fd, wanted, arm);
 	edge = m->pending || ((ring & READABLE) && peer->head != m->reported_head) ||
 	       ((ring & WRITABLE) && s->full_count != m->reported_full);
-	if (!(wanted & EPOLLET))
-		return ring | m->pending;
-	if (!edge)
+	if (wanted & EPOLLET ? !edge : !(ring | m->pending))
 		return 0;
 	/* Only the ring's state is remembered for the next edge, not TCP's. */
 	if (ring & READABLE)
 		m->reported_head = peer->head;
 	if (ring & WRITABLE)
 		m->reported_full = s->full_count;
-	return ring | m->pending;
+	return ring | m->pending | tcp_writable(m, s);
 }
 
 /* examine reports a member's events. A member without any leaves the ready list once

@@ -144,6 +144,29 @@ void case_smallbuf(void)
 	close_pair(p);
 }
 
+/* An end that has sent nothing since the connection moved can do so. */
+void case_receiver(void)
+{
+	uint32_t ways[] = { EPOLLET, 0 };
+	size_t i;
+
+	for (i = 0; i < 2; i++) {
+		struct epoll_event e = { .events = EPOLLIN | EPOLLOUT | ways[i] };
+		struct pair p = cold_pair(-1);
+		int set = epoll_create1(0);
+
+		epoll_ctl(set, EPOLL_CTL_ADD, p.a, &e);
+		edge("before", set, PATIENCE_MS);
+		move(p);
+		epoll_wait(set, &e, 1, 20);
+		write(p.b, "x", 1);
+		pause_ms(20);
+		edge("came", set, PATIENCE_MS);
+		close(set);
+		close_pair(p);
+	}
+}
+
 /* A connection that is reported once is not reported again because it moves. */
 void case_moveonce(void)
 {
