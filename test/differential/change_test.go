@@ -19,6 +19,9 @@ type change struct {
 	// AtOnce is set if packets may follow before the daemon has processed it:
 	// their fate does not affect later packets.
 	AtOnce bool
+	// Tracks is set if conntrack may see no packet before: the first one afterwards decides which
+	// direction is the original one, so that the daemon has to have processed it.
+	Tracks bool
 }
 
 func (c change) String() string {
@@ -80,8 +83,9 @@ func (g *generator) plainChange() *change {
 		}
 		fallthrough
 	default:
+		before := g.tracking
 		r := g.lateFeature()
-		return &change{Script: g.Rules.insert(r), AtOnce: !g.counting}
+		return &change{Script: g.Rules.insert(r), AtOnce: !g.counting, Tracks: g.tracking && !before}
 	}
 }
 

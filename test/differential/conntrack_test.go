@@ -71,6 +71,26 @@ func (p *pair) compareTables(k chance) (*difference, error) {
 	return &difference{of: "conntrack", what: fmt.Sprintf("conntrack's table\nwithout SCON: %q\nwith SCON: %q", plain, scon)}, nil
 }
 
+// state describes what decides about packets in both worlds and is not in a case.
+func (p *pair) state(k chance) (string, error) {
+	var all [2]string
+	for i, w := range []*world{p.plain, p.scon} {
+		table, _, err := w.connections(k)
+		if err != nil {
+			return "", err
+		}
+		rules, err := w.shell.output("sysctl net.bridge.bridge-nf-call-iptables net.bridge.bridge-nf-call-ip6tables; nft list ruleset; iptables-legacy-save; ip6tables-legacy-save")
+		if err != nil {
+			return "", err
+		}
+		all[i] = fmt.Sprintf("conntrack %q\n%s", table, rules)
+	}
+	if all[0] == all[1] {
+		return "", nil
+	}
+	return fmt.Sprintf("without SCON: %s\nwith SCON: %s", all[0], all[1]), nil
+}
+
 // tracked reports whether conntrack has every connection with a Conentry,
 // except those that SCON lists as untracked.
 func (w *world) tracked() (bool, error) {

@@ -30,10 +30,12 @@ type difference struct {
 	step int
 	of   string // a packet, or what else differs
 	what string
+
+	state string // of both worlds, "" if they are alike
 }
 
 func (d *difference) String() string {
-	return fmt.Sprintf("step %d: %s", d.step, d.what)
+	return fmt.Sprintf("step %d: %s%s", d.step, d.what, d.state)
 }
 
 // both runs fn in both worlds concurrently.
@@ -167,6 +169,11 @@ func (p *pair) step(c *Case, k chance, talks []*talk, s step) (*difference, erro
 		for i := range shots {
 			shots[i].excuse = notHeard
 		}
+		if s.Change.Tracks {
+			if err := p.scon.settle(before); err != nil {
+				return nil, err
+			}
+		}
 	}
 	// The world with SCON first, so that the daemon has had less time.
 	scon, err := p.scon.fire(shots)
@@ -194,7 +201,10 @@ func (p *pair) step(c *Case, k chance, talks []*talk, s step) (*difference, erro
 	}
 	d := compare(k, talks, shots, plain, scon)
 	learn(k, talks, shots, plain, scon)
-	return d, nil
+	if d != nil {
+		d.state, err = p.state(k)
+	}
+	return d, err
 }
 
 // told is longer than it takes until conntrack has been told of the end of a short connection.

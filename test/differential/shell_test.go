@@ -46,17 +46,23 @@ const done = "--done-- "
 
 // run runs a script up to the first command that fails.
 func (s *shell) run(script string) error {
+	_, err := s.output(script)
+	return err
+}
+
+// output does so, and returns what it has printed.
+func (s *shell) output(script string) (string, error) {
 	if script == "" {
-		return nil
+		return "", nil
 	}
 	if _, err := fmt.Fprintf(s.stdin, "( set -e\n%s\n) 2>&1\nprintf '\\n%s%%s\\n' $?\n", script, done); err != nil {
-		return fmt.Errorf("write a script to the shell in device: %w", err)
+		return "", fmt.Errorf("write a script to the shell in device: %w", err)
 	}
 	var printed strings.Builder
 	for {
 		line, err := s.out.ReadString('\n')
 		if err != nil {
-			return fmt.Errorf("the shell in device exited: %w: %s", err, &printed)
+			return "", fmt.Errorf("the shell in device exited: %w: %s", err, &printed)
 		}
 		status, ended := strings.CutPrefix(line, done)
 		if !ended {
@@ -64,8 +70,8 @@ func (s *shell) run(script string) error {
 			continue
 		}
 		if status != "0\n" {
-			return fmt.Errorf("exit status %s of the script\n%s\noutput:\n%s", strings.TrimSpace(status), script, &printed)
+			return "", fmt.Errorf("exit status %s of the script\n%s\noutput:\n%s", strings.TrimSpace(status), script, &printed)
 		}
-		return nil
+		return printed.String(), nil
 	}
 }
