@@ -43,6 +43,18 @@ func (b *bed) create(c userns) (out string, err error) {
 	return b.oci("/bin/true", "create", "--bundle", c.bundle, "--pid-file", c.pidFile, "c")
 }
 
+// newAwaited returns a bed without a pool, and a container of it that waits for its start.
+func newAwaited(t *testing.T) (*bed, userns) {
+	t.Helper()
+	b := newBed(t)
+	b.withPool(0)
+	c := newUserns(t)
+	if out, err := b.create(c); err != nil {
+		t.Fatal(err, out)
+	}
+	return b, c
+}
+
 // pending returns the files of devices that are made before a start.
 func (b *bed) pending() []string {
 	files, _ := filepath.Glob(filepath.Join(b.dir, "startup", "*", "pending", "*"))
@@ -54,12 +66,7 @@ func (b *bed) pending() []string {
 func TestPendingOutlivesAgent(t *testing.T) {
 	for name, end := range map[string]func(*bed){"killed": (*bed).kill, "ended": (*bed).stop} {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t)
-			b.withPool(0)
-			c := newUserns(t)
-			if out, err := b.create(c); err != nil {
-				t.Fatal(err, out)
-			}
+			b, c := newAwaited(t)
 			end(b)
 			if out, err := b.oci("/bin/true", "start", "c"); err == nil || !strings.Contains(out, "scon up") {
 				t.Errorf("a start without its device: %v %s", err, out)
@@ -138,12 +145,7 @@ func TestPendingEnds(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t)
-			b.withPool(0)
-			c := newUserns(t)
-			if out, err := b.create(c); err != nil {
-				t.Fatal(err, out)
-			}
+			b, c := newAwaited(t)
 			b.kill()
 			end(b, c)
 			b.withPool(0)
@@ -177,12 +179,7 @@ func TestIDIsNoPath(t *testing.T) {
 
 // A start whose device cannot be made is refused again.
 func TestPendingStaysRefused(t *testing.T) {
-	b := newBed(t)
-	b.withPool(0)
-	c := newUserns(t)
-	if out, err := b.create(c); err != nil {
-		t.Fatal(err, out)
-	}
+	b, c := newAwaited(t)
 	if err := os.Remove(c.pidFile); err != nil {
 		t.Fatal(err)
 	}
@@ -195,12 +192,7 @@ func TestPendingStaysRefused(t *testing.T) {
 
 // A start makes no device in the namespace of a process that has the number of the container's.
 func TestPendingProcessEnded(t *testing.T) {
-	b := newBed(t)
-	b.withPool(0)
-	c := newUserns(t)
-	if out, err := b.create(c); err != nil {
-		t.Fatal(err, out)
-	}
+	b, c := newAwaited(t)
 	b.kill()
 	b.withPool(0)
 	other := newUserns(t)
