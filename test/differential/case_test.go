@@ -114,6 +114,9 @@ func generate(seed uint64, about topic) *Case {
 	g.untracked = g.r.IntN(8) == 0
 	g.conns()
 	g.rules()
+	if about.nested {
+		g.nest()
+	}
 	if about.function {
 		g.Function = g.function()
 	}

@@ -15,6 +15,8 @@ type ruleset struct {
 	Family string // family of nft's table: ip, ip6 or inet
 	IPv6   bool   // the rules match IPv6
 	Rules  []rule
+	Jumps  []jump // to the sides of chains
+	Drops  bool   // the policy of forward_filter
 }
 
 // tool is a program that loads rules.
@@ -26,16 +28,23 @@ const (
 	legacy tool = "iptables-legacy"
 )
 
-// rule is a line of a chain.
+// rule is a line of a chain, or of a side of it.
 type rule struct {
 	Chain, Text string
+	Side        int // as Jumps counts from 1; 0 for the chain itself
 }
 
 func (r ruleset) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "rules of %s %s\n", r.Tool, r.Family)
 	for _, r := range r.Rules {
-		fmt.Fprintf(&b, "  %s: %s\n", r.Chain, r.Text)
+		fmt.Fprintf(&b, "  %s%s: %s\n", r.Chain, map[bool]string{true: " " + sideName(r.Side)}[r.Side != 0], r.Text)
+	}
+	for i, j := range r.Jumps {
+		fmt.Fprintf(&b, "  to %s, from %d: %s\n", sideName(i+1), j.From, j.Text)
+	}
+	if r.Drops {
+		b.WriteString("  policy drop\n")
 	}
 	return b.String()
 }
@@ -66,6 +75,7 @@ var chains = []chain{
 	{"port_egress", "netdev diff type filter hook egress device veth1 priority 0", ""},
 	{bridgeIngress, "netdev diff type filter hook ingress device docker0 priority 0", ""},
 	{bridgeEgress, "netdev diff type filter hook egress device docker0 priority 0", ""},
+	{"forward_late", "FAMILY late type filter hook forward priority 10", ""},
 }
 
 // Chains at the bridge, which not all worlds have.
@@ -147,13 +157,18 @@ func (r ruleset) nftScript() string {
 	var b strings.Builder
 	b.WriteString("nft -f - <<'END'\nflush ruleset\n")
 	for _, c := range chains {
-		texts := r.texts(c.name)
-		if texts == nil {
+		if r.texts(c.name) == nil {
 			continue
 		}
 		words := strings.SplitN(strings.Replace(c.nft, "FAMILY", r.Family, 1), " ", 3)
-		fmt.Fprintf(&b, "table %s %s {\n", words[0], words[1])
-		fmt.Fprintf(&b, "%s chain %s {\n  %s\n  %s\n }\n}\n", r.sets(), c.name, words[2], strings.Join(texts, "\n  "))
+		fmt.Fprintf(&b, "table %s %s {\n%s", words[0], words[1], r.sets())
+		for _, side := range r.sides(c.name) {
+			fmt.Fprintf(&b, " chain %s {\n  %s\n }\n", sideName(side), strings.Join(r.lines(c.name, side), "\n  "))
+		}
+		if r.Drops && c.name == "forward_filter" {
+			words[2] += "; policy drop"
+		}
+		fmt.Fprintf(&b, " chain %s {\n  %s\n  %s\n }\n}\n", c.name, words[2], strings.Join(r.lines(c.name, 0), "\n  "))
 	}
 	b.WriteString("END\n")
 	return b.String()
@@ -164,13 +179,23 @@ func (r ruleset) xtScript() string {
 	fmt.Fprintf(&b, "%s <<'END'\n", r.restore())
 	for _, table := range []string{"raw", "mangle", "nat", "filter"} {
 		fmt.Fprintf(&b, "*%s\n", table)
+		if r.Drops && table == "filter" {
+			b.WriteString(":FORWARD DROP [0:0]\n")
+		}
 		for _, c := range chains {
 			name, ok := strings.CutPrefix(c.xt, table+" ")
 			if !ok {
 				continue
 			}
-			for _, text := range r.texts(c.name) {
-				fmt.Fprintf(&b, "-A %s %s\n", name, text)
+			for _, side := range append(r.sides(c.name), 0) {
+				to := name
+				if side != 0 {
+					to = sideName(side)
+					fmt.Fprintf(&b, ":%s - [0:0]\n", to)
+				}
+				for _, text := range r.lines(c.name, side) {
+					fmt.Fprintf(&b, "-A %s %s\n", to, strings.ReplaceAll(text, "\n-A "+name+" ", "\n-A "+to+" "))
+				}
 			}
 		}
 		b.WriteString("COMMIT\n")
@@ -359,7 +384,7 @@ func (g *generator) add(chain, nftText, xtText string) {
 	if g.ipv6 {
 		text, _ = forIPv6(text)
 	}
-	g.Rules.Rules = append(g.Rules.Rules, rule{chain, text})
+	g.Rules.Rules = append(g.Rules.Rules, rule{Chain: chain, Text: text})
 }
 
 // feature generates a rule about one of the connections.
@@ -374,7 +399,7 @@ func (g *generator) feature() rule {
 			continue
 		}
 		if text, ok := f.text(c, g.Rules.Tool); ok {
-			return rule{f.chain, text}
+			return rule{Chain: f.chain, Text: text}
 		}
 	}
 }

@@ -110,7 +110,7 @@ func (g *generator) anyChange(i int) *change {
 func (g *generator) ruleComes(i int) *change {
 	if g.r.IntN(2) == 0 {
 		c := chains[g.r.IntN(7)]
-		r := rule{c.name, fmt.Sprintf("ip daddr 203.0.113.%d drop", i)}
+		r := rule{Chain: c.name, Text: fmt.Sprintf("ip daddr 203.0.113.%d drop", i)}
 		if c.name == "pre_nat" || c.name == "post_nat" {
 			r.Text = fmt.Sprintf("ip daddr 203.0.113.%d accept", i)
 		}

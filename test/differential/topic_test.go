@@ -15,6 +15,7 @@ type topic struct {
 	function bool // a function that is no rule judges packets at a hook
 	holds    bool // a neighbour does not answer while rules change
 	stream   bool // changes of every kind follow each other between packets
+	nested   bool // rules stand in chains that other chains lead to
 	short    bool // connections begin and end again and again
 	// The minimum share of express packets among the valid packets of established
 	// connections, for each makeup and for all together. With fewer, the comparison
