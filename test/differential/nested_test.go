@@ -103,10 +103,10 @@ var accepting = []feature{
 func (g *generator) nest() {
 	single := g.r.IntN(4) == 0 // rules judge single packets
 	for range 2 + g.r.IntN(3) {
-		g.oneOf(ofChains)
+		g.addOneOf(ofChains)
 	}
 	if single {
-		g.oneOf(byPacket)
+		g.addOneOf(byPacket)
 	}
 	for _, c := range chains {
 		if g.Rules.texts(c.name) == nil || g.r.IntN(3) == 0 {
@@ -125,21 +125,23 @@ func (g *generator) nest() {
 		}
 	}
 	if g.Rules.Drops = g.r.IntN(3) == 0; g.Rules.Drops {
-		g.oneOf(accepting)
+		g.addOneOf(accepting)
 	}
 }
 
-// oneOf adds one of some features.
-func (g *generator) oneOf(list []feature) {
+// oneOf generates one of some rules.
+func (g *generator) oneOf(list []feature) rule {
 	for {
-		f := list[g.r.IntN(len(list))]
-		if text, ok := f.text(g.Conns[g.r.IntN(len(g.Conns))], g.Rules.Tool); ok {
-			r := rule{Chain: f.chain, Text: text}
+		if r, ok := g.one(list); ok {
 			g.note(r)
-			g.Rules.Rules = append(g.Rules.Rules, r)
-			return
+			return r
 		}
 	}
+}
+
+// addOneOf adds one of some rules.
+func (g *generator) addOneOf(list []feature) {
+	g.Rules.Rules = append(g.Rules.Rules, g.oneOf(list))
 }
 
 // jump generates a jump that leaves a chain.
@@ -154,12 +156,7 @@ func (g *generator) jump(c chain, single bool) string {
 	if strings.HasSuffix(c.name, "_nat") { // what all connections need
 		list = jumps[:2]
 	}
-	for {
-		if text, ok := list[g.r.IntN(len(list))].text(g.Conns[g.r.IntN(len(g.Conns))], g.Rules.Tool); ok {
-			g.note(rule{Text: text})
-			return text
-		}
-	}
+	return g.oneOf(list).Text
 }
 
 // sideName is the name of the chain that a jump leads to.

@@ -78,6 +78,9 @@ var chains = []chain{
 	{"forward_late", "FAMILY late type filter hook forward priority 10", ""},
 }
 
+// xtChains are those that iptables has, too.
+var xtChains = slices.DeleteFunc(slices.Clone(chains), func(c chain) bool { return c.xt == "" })
+
 // Chains at the bridge, which not all worlds have.
 const bridgeIngress, bridgeEgress = "bridge_ingress", "bridge_egress"
 
@@ -394,14 +397,20 @@ func (g *generator) feature() rule {
 		if g.about.features != nil && g.r.IntN(2) == 0 {
 			list = g.about.features
 		}
-		f, c := list[g.r.IntN(len(list))], g.Conns[g.r.IntN(len(g.Conns))]
-		if g.routed && (f.chain == bridgeIngress || f.chain == bridgeEgress) {
-			continue
-		}
-		if text, ok := f.text(c, g.Rules.Tool); ok {
-			return rule{Chain: f.chain, Text: text}
+		if r, ok := g.one(list); ok {
+			return r
 		}
 	}
+}
+
+// one generates one of some rules about one of the connections, if there is such a rule.
+func (g *generator) one(list []feature) (r rule, ok bool) {
+	f, c := list[g.r.IntN(len(list))], g.Conns[g.r.IntN(len(g.Conns))]
+	if g.routed && (f.chain == bridgeIngress || f.chain == bridgeEgress) {
+		return rule{}, false
+	}
+	text, ok := f.text(c, g.Rules.Tool)
+	return rule{Chain: f.chain, Text: text}, ok
 }
 
 // text returns the rule for a tool; ok is false if there is none for such a

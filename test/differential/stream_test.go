@@ -109,7 +109,7 @@ func (g *generator) anyChange(i int) *change {
 // ruleComes inserts a rule about one of the connections, or one that concerns none.
 func (g *generator) ruleComes(i int) *change {
 	if g.r.IntN(2) == 0 {
-		c := chains[g.r.IntN(7)]
+		c := xtChains[g.r.IntN(len(xtChains))]
 		r := rule{Chain: c.name, Text: fmt.Sprintf("ip daddr 203.0.113.%d drop", i)}
 		if c.name == "pre_nat" || c.name == "post_nat" {
 			r.Text = fmt.Sprintf("ip daddr 203.0.113.%d accept", i)
