@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -428,6 +429,25 @@ func TestRunBrokerStopped(t *testing.T) {
 		}
 		return hasRing(t, server)
 	})
+}
+
+// A signal that a program handles while the library waits for the broker ends the call that waits,
+// as with TCP.
+func TestRunSignal(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	broker, socket := startBroker(t)
+	cmd := piped(t, socket, "0", "posixtest", "stopped", strconv.Itoa(broker.Process.Pid))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := netns.Do(nstest.New(t), cmd.Run); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	for line := range strings.Lines(out.String()) {
+		if line != "stopped: waits: -1 EINTR\n" {
+			t.Error(line)
+		}
+	}
 }
 
 // Without a broker, or if it refuses, programs stay on TCP.

@@ -265,6 +265,7 @@ struct channel *call_begin(struct entry *e, int fd, struct call *c)
 	bool changed = false;
 
 	c->stamp = 0;
+	session_interrupted = false;
 	if (e->kind != TCP && e->kind != ATTACHED)
 		return NULL;
 	pthread_testcancel();

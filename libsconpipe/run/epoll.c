@@ -4,6 +4,7 @@
 #include <limits.h>
 
 #include "../src/clock.h"
+#include "../src/session.h"
 #include "args.h"
 #include "attach.h"
 #include "real.h"
@@ -216,6 +217,7 @@ int epoll_pwait(int fd, struct epoll_event *events, int most, int timeout,
 	if (libc_cancels_epoll)
 		pthread_testcancel();
 	cancel_disable(&cancel);
+	session_interrupted = false;
 	n = wait_set(set, events, most, timeout, mask);
 	set_put(set);
 	cancel_restore(cancel);

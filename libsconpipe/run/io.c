@@ -42,6 +42,10 @@ static inline ssize_t end(const struct transfer *t, ssize_t result)
 	return result;
 }
 
+/* kernel makes the kernel's call, which may wait for events of the descriptor. */
+#define kernel(t, fd, events, flags, call) \
+	((t).e && interrupts(fd, events, flags) ? -1 : (call))
+
 /* Most bytes that the kernel transfers in one call. */
 #define MOST_AT_ONCE ((size_t)0x7ffff000)
 
@@ -110,8 +114,9 @@ static void forbid_urgent(int fd, int flags)
 ssize_t read(int fd, void *buf, size_t len)
 {
 	struct transfer t;
-	ssize_t n = begin(&t, fd) && len ? recv_checked(t.ch, fd, one(buf, len), 1, 0) :
-					   real()->read(fd, buf, len);
+	ssize_t n = begin(&t, fd) && len ?
+			    recv_checked(t.ch, fd, one(buf, len), 1, 0) :
+			    kernel(t, fd, POLLIN, 0, real()->read(fd, buf, len));
 
 	return end(&t, n);
 }
@@ -121,7 +126,7 @@ ssize_t readv(int fd, const struct iovec *iov, int count)
 	struct transfer t;
 	ssize_t n = begin(&t, fd) && !invalid(iov, count) && length(iov, count) ?
 			    recv_checked(t.ch, fd, iov, count, 0) :
-			    real()->readv(fd, iov, count);
+			    kernel(t, fd, POLLIN, 0, real()->readv(fd, iov, count));
 
 	return end(&t, n);
 }
@@ -130,7 +135,8 @@ ssize_t recv(int fd, void *buf, size_t len, int flags)
 {
 	struct transfer t;
 	ssize_t n = begin(&t, fd) ? recv_checked(t.ch, fd, one(buf, len), 1, flags) :
-				    real()->recv(fd, buf, len, flags);
+				    kernel(t, fd, POLLIN, flags,
+					   real()->recv(fd, buf, len, flags));
 
 	return end(&t, n);
 }
@@ -156,8 +162,10 @@ ssize_t recvfrom(int fd, void *buf, size_t len, int flags, struct sockaddr *addr
 		 socklen_t *size)
 {
 	struct transfer t;
-	ssize_t n = begin(&t, fd) ? recv_from(t.ch, fd, buf, len, flags, addr, size) :
-				    real()->recvfrom(fd, buf, len, flags, addr, size);
+	ssize_t n = begin(&t, fd) ?
+			    recv_from(t.ch, fd, buf, len, flags, addr, size) :
+			    kernel(t, fd, POLLIN, flags,
+				   real()->recvfrom(fd, buf, len, flags, addr, size));
 
 	return end(&t, n);
 }
@@ -183,8 +191,9 @@ static ssize_t recv_message(struct channel *ch, int fd, struct msghdr *msg, int 
 ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 {
 	struct transfer t;
-	ssize_t n = begin(&t, fd) ? recv_message(t.ch, fd, msg, flags) :
-				    real()->recvmsg(fd, msg, flags);
+	ssize_t n = begin(&t, fd) ?
+			    recv_message(t.ch, fd, msg, flags) :
+			    kernel(t, fd, POLLIN, flags, real()->recvmsg(fd, msg, flags));
 
 	return end(&t, n);
 }
@@ -245,7 +254,8 @@ int recvmmsg(int fd, struct mmsghdr *all, unsigned int count, messages_flags fla
 {
 	struct transfer t;
 	int n = begin(&t, fd) ? recv_messages(t.ch, fd, all, count, flags, timeout) :
-				real()->recvmmsg(fd, all, count, flags, timeout);
+				kernel(t, fd, POLLIN, flags,
+				       real()->recvmmsg(fd, all, count, flags, timeout));
 
 	return end(&t, n);
 }
@@ -253,8 +263,9 @@ int recvmmsg(int fd, struct mmsghdr *all, unsigned int count, messages_flags fla
 ssize_t write(int fd, const void *buf, size_t len)
 {
 	struct transfer t;
-	ssize_t n = begin(&t, fd) ? stream_send(t.ch, fd, one(buf, len), 1, 0) :
-				    real()->write(fd, buf, len);
+	ssize_t n = begin(&t, fd) ?
+			    stream_send(t.ch, fd, one(buf, len), 1, 0) :
+			    kernel(t, fd, POLLOUT, 0, real()->write(fd, buf, len));
 
 	return end(&t, n);
 }
@@ -264,7 +275,7 @@ ssize_t writev(int fd, const struct iovec *iov, int count)
 	struct transfer t;
 	ssize_t n = begin(&t, fd) && !invalid(iov, count) ?
 			    stream_send(t.ch, fd, iov, count, 0) :
-			    real()->writev(fd, iov, count);
+			    kernel(t, fd, POLLOUT, 0, real()->writev(fd, iov, count));
 
 	return end(&t, n);
 }
@@ -275,8 +286,9 @@ ssize_t send(int fd, const void *buf, size_t len, int flags)
 	ssize_t n;
 
 	forbid_urgent(fd, flags);
-	n = begin(&t, fd) ? stream_send(t.ch, fd, one(buf, len), 1, flags) :
-			    real()->send(fd, buf, len, flags);
+	n = begin(&t, fd) ?
+		    stream_send(t.ch, fd, one(buf, len), 1, flags) :
+		    kernel(t, fd, POLLOUT, flags, real()->send(fd, buf, len, flags));
 	return end(&t, n);
 }
 
@@ -288,7 +300,8 @@ ssize_t sendto(int fd, const void *buf, size_t len, int flags,
 
 	forbid_urgent(fd, flags);
 	n = begin(&t, fd) ? stream_send(t.ch, fd, one(buf, len), 1, flags) :
-			    real()->sendto(fd, buf, len, flags, addr, size);
+			    kernel(t, fd, POLLOUT, flags,
+				   real()->sendto(fd, buf, len, flags, addr, size));
 	return end(&t, n);
 }
 
@@ -312,8 +325,9 @@ ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 		return -1;
 	}
 	forbid_urgent(fd, flags);
-	n = begin(&t, fd) ? send_message(t.ch, fd, msg, flags) :
-			    real()->sendmsg(fd, msg, flags);
+	n = begin(&t, fd) ?
+		    send_message(t.ch, fd, msg, flags) :
+		    kernel(t, fd, POLLOUT, flags, real()->sendmsg(fd, msg, flags));
 	return end(&t, n);
 }
 
@@ -348,7 +362,8 @@ int sendmmsg(int fd, struct mmsghdr *all, unsigned int count, messages_flags fla
 		}
 	forbid_urgent(fd, flags);
 	n = begin(&t, fd) ? send_messages(t.ch, fd, all, count, flags) :
-			    real()->sendmmsg(fd, all, count, flags);
+			    kernel(t, fd, POLLOUT, flags,
+				   real()->sendmmsg(fd, all, count, flags));
 	return end(&t, n);
 }
 
@@ -371,7 +386,8 @@ ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t at, int flags)
 	struct transfer t;
 	ssize_t n = begin(&t, fd) && plain_vectors(iov, count, at, flags) ?
 			    recv_checked(t.ch, fd, iov, count, flags_of(flags)) :
-			    real()->preadv2(fd, iov, count, at, flags);
+			    kernel(t, fd, POLLIN, flags_of(flags),
+				   real()->preadv2(fd, iov, count, at, flags));
 
 	return end(&t, n);
 }
@@ -381,7 +397,8 @@ ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t at, int flags
 	struct transfer t;
 	ssize_t n = begin(&t, fd) && plain_vectors(iov, count, at, flags) ?
 			    stream_send(t.ch, fd, iov, count, flags_of(flags)) :
-			    real()->pwritev2(fd, iov, count, at, flags);
+			    kernel(t, fd, POLLOUT, flags_of(flags),
+				   real()->pwritev2(fd, iov, count, at, flags));
 
 	return end(&t, n);
 }

@@ -9,6 +9,7 @@
 
 #include "../src/clock.h"
 #include "../src/cpu.h"
+#include "../src/session.h"
 #include "args.h"
 #include "attach.h"
 #include "real.h"
@@ -278,6 +279,7 @@ static int wait_attached(struct pollfd *fds, nfds_t count, const struct timespec
 	}
 	pthread_testcancel();
 	cancel_disable(&cancel);
+	session_interrupted = false;
 	found = find(&w, &few);
 	n = found ? -1 : -2;
 	if (found < 0)

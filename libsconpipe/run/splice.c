@@ -10,6 +10,7 @@
 #include "real.h"
 #include "socket.h"
 #include "stream.h"
+#include "wait.h"
 
 /* Allocated: a thread's stack may be as small as 16 KiB. */
 #define PIECE (64 << 10)
@@ -98,7 +99,8 @@ ssize_t sendfile(int fd, int file, off_t *offset, size_t count)
 		call_end_ring(ch, &call);
 		return n;
 	}
-	n = real()->sendfile(fd, file, offset, count);
+	n = e && interrupts(fd, POLLOUT, 0) ? -1 :
+					      real()->sendfile(fd, file, offset, count);
 	if (e)
 		call_end_tcp(e, &call, n);
 	return n;
@@ -229,7 +231,9 @@ ssize_t splice(int from, loff_t *from_at, int to, loff_t *to_at, size_t len,
 				&(struct job){ ch, to, from, NULL, len, flags, NULL });
 		call_end_ring(ch, &out_b);
 	} else {
-		n = real()->splice(from, from_at, to, to_at, len, flags);
+		n = (a || b) && interrupts(a ? from : to, a ? POLLIN : POLLOUT, 0) ?
+			    -1 :
+			    real()->splice(from, from_at, to, to_at, len, flags);
 		if (b && b != a)
 			call_end_tcp(b, &out_b, n);
 	}

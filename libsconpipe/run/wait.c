@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "../src/clock.h"
+#include "../src/session.h"
 #include "files.h"
 #include "real.h"
 #include "socket.h"
@@ -31,6 +32,27 @@ bool restarts(int err, bool some, int64_t deadline_ns)
 			return false;
 	}
 	return true;
+}
+
+/* take_signal says, once, whether a signal has interrupted a wait for the broker in this
+ * call, and sets errno. */
+static bool take_signal(void)
+{
+	if (!session_interrupted)
+		return false;
+	session_interrupted = false;
+	errno = EINTR;
+	return true;
+}
+
+bool interrupts(int fd, short events, int flags)
+{
+	struct pollfd p = { .fd = fd, .events = events };
+	int option = events & POLLIN ? SO_RCVTIMEO : SO_SNDTIMEO;
+
+	return session_interrupted && socket_blocks(fd, flags) &&
+	       real()->poll(&p, 1, 0) == 0 &&
+	       !restarts(-EINTR, false, socket_timeout(fd, option)) && take_signal();
 }
 
 int waiter_fd(void)
@@ -112,7 +134,10 @@ int cancellable_poll(struct pollfd *fds, nfds_t count, const struct timespec *ti
 
 	pthread_cleanup_push(fn, arg);
 	pthread_setcancelstate(state_in_wait, NULL);
-	n = real()->ppoll(fds, count, timeout, mask);
+	if ((!timeout || timeout->tv_sec || timeout->tv_nsec) && take_signal())
+		n = -1;
+	else
+		n = real()->ppoll(fds, count, timeout, mask);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 	pthread_cleanup_pop(0);
 	return n;
@@ -125,7 +150,7 @@ int cancellable_epoll(int set, struct epoll_event *events, int most, int ms,
 
 	pthread_cleanup_push(fn, arg);
 	pthread_setcancelstate(state_in_wait, NULL);
-	n = real()->epoll_pwait(set, events, most, ms, mask);
+	n = ms && take_signal() ? -1 : real()->epoll_pwait(set, events, most, ms, mask);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 	pthread_cleanup_pop(0);
 	return n;
@@ -152,7 +177,7 @@ ssize_t cancellable_recvmsg(struct channel *ch, int fd, struct msghdr *msg, int 
 
 	pthread_cleanup_push(release_held, &h);
 	pthread_setcancelstate(state_in_wait, NULL);
-	n = real()->recvmsg(fd, msg, flags);
+	n = interrupts(fd, POLLIN, flags) ? -1 : real()->recvmsg(fd, msg, flags);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 	pthread_cleanup_pop(0);
 	return n;
@@ -166,7 +191,7 @@ ssize_t cancellable_sendmsg(struct channel *ch, int fd, const struct msghdr *msg
 
 	pthread_cleanup_push(release_held, &h);
 	pthread_setcancelstate(state_in_wait, NULL);
-	n = real()->sendmsg(fd, msg, flags);
+	n = interrupts(fd, POLLOUT, flags) ? -1 : real()->sendmsg(fd, msg, flags);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 	pthread_cleanup_pop(0);
 	return n;

@@ -26,6 +26,10 @@ int wait_on(struct channel *ch, struct waiter *me, int fd, short events,
 /* restarts says whether a call whose wait returned err continues: after 0, and after
  * -EINTR if SA_RESTART applies. some: the call has transferred bytes. */
 bool restarts(int err, bool some, int64_t deadline_ns);
+/* interrupts says whether a call that the kernel is about to make, and that would wait
+ * for events of a socket, fails by EINTR instead: a signal came while it waited for the
+ * broker. The calls below that wait do so, too. */
+bool interrupts(int fd, short events, int flags);
 
 /* cancel_hold is for what takes a lock and does not wait: close(2), read(2) and write(2)
  * would end the thread there. cancel_restore ends either. */

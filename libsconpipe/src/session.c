@@ -55,9 +55,12 @@ void session_settings(void)
 		socket_path = strdup(path);
 }
 
+__thread bool session_interrupted;
+
 /* interrupted reports whether a call must be repeated. */
 static bool interrupted(int64_t begun)
 {
+	session_interrupted |= errno == EINTR;
 	return errno == EINTR && now_ns() - begun < ANSWER_S * INT64_C(1000000000);
 }
 

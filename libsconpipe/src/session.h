@@ -10,6 +10,8 @@
 #ifndef SESSION_H
 #define SESSION_H
 
+#include <stdbool.h>
+
 #include "wire.h"
 
 #define MOST_FILES 4 /* of a reply */
@@ -26,6 +28,8 @@ int session_give(uint32_t *serial, struct wire_request *q, int file, struct wire
 /* session_call is session_give without a file. */
 int session_call(uint32_t *serial, struct wire_request *q, struct wire_reply *a,
 		 int *files, int *count);
+/* session_interrupted: a signal was handled while this thread waited for the broker. */
+extern __thread bool session_interrupted;
 /* session_file returns the connection's descriptor, -1 for none. */
 int session_file(void);
 /* session_hello opens the session if there is none. */

@@ -286,6 +286,11 @@ int main(int argc, char **argv)
 		load_duplex(argv[2], argv[3]);
 		return 0;
 	}
+	current = "stopped";
+	if (argc == 3 && !strcmp(argv[1], "stopped")) {
+		signals_stopped(argv[2]);
+		return 0;
+	}
 	current = "image";
 	if (argc == 4 && !strcmp(argv[1], "image"))
 		image_serve(argv[2], argv[3]);

@@ -71,6 +71,7 @@ void load_server(const char *address);
 void load_victim(const char *address);
 void load_client(const char *address, const char *port, bool polls);
 void load_looker(const char *address, const char *port);
+void signals_stopped(const char *broker);
 void load_duplex(const char *address, const char *port);
 void image_serve(const char *descriptor, const char *left);
 void image_own(const char *a, const char *b);

@@ -318,3 +318,75 @@ void case_async(void)
 	}
 	signal(SIGIO, SIG_DFL);
 }
+
+static pid_t broker;
+
+static void *interrupt_stopped(void *unused)
+{
+	int before = signals;
+
+	await_asleep(getpid());
+	pthread_kill(waiter, SIGUSR2);
+	while (signals == before)
+		pause_ms(1);
+	kill(broker, SIGCONT);
+	return unused;
+}
+
+static void *send_on(void *fd)
+{
+	char byte = 0;
+
+	return (void *)(intptr_t)send((intptr_t)fd, &byte, 1, 0);
+}
+
+/* Calls without bytes until a connection may move. */
+#define MOST_LOOKS 24
+
+static void *wait_on(void *set)
+{
+	struct epoll_event e;
+
+	return (void *)(intptr_t)epoll_wait((intptr_t)set, &e, 1, -1);
+}
+
+/* A signal ends a call that waits, also while that waits for the broker: it is stopped at
+ * each step of a connection's move. */
+void signals_stopped(const char *pid)
+{
+	void *(*waits[])(void *) = { read_on, poll_on, wait_on, send_on };
+	size_t i;
+	int n;
+
+	broker = atoi(pid);
+	waiter = pthread_self();
+	handle(0);
+	for (i = 0; i < sizeof(waits) / sizeof(*waits); i++)
+		for (n = 0; n < MOST_LOOKS; n++) {
+			struct epoll_event e = { .events = EPOLLIN };
+			int set = epoll_create1(0), fd, j;
+			struct pair p = cold_pair(-1);
+			pthread_t t;
+			char byte;
+
+			alarm(100);
+			fd = waits[i] == wait_on ? set : p.b;
+			if (waits[i] == wait_on)
+				epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
+			if (waits[i] == send_on)
+				fill_out(p.b);
+			for (j = 0; j < n; j++) {
+				recv(j % 2 ? p.a : p.b, &byte, 1,
+				     MSG_PEEK | MSG_DONTWAIT);
+				pause_ms(1);
+			}
+			if (waits[i] == send_on)
+				fill_out(p.b);
+			kill(broker, SIGSTOP);
+			t = start(interrupt_stopped, 0);
+			result("waits", (intptr_t)waits[i]((void *)(intptr_t)fd));
+			pthread_join(t, NULL);
+			close(set);
+			close_pair(p);
+		}
+}
