@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../src/cpu.h"
+#include "args.h"
 #include "inbox.h"
 
 /* A larger number is a protocol error. */
@@ -127,7 +128,7 @@ static void copy_ahead(char *to, const char *from, size_t n)
 	}
 }
 
-void inbox_copy(struct channel *ch, const struct want *w, size_t at, size_t n)
+int inbox_copy(struct channel *ch, const struct want *w, size_t at, size_t n)
 {
 	struct shared *s = ch->s;
 	const char *from = ring_at(channel_ring(ch), s->pos);
@@ -135,6 +136,7 @@ void inbox_copy(struct channel *ch, const struct want *w, size_t at, size_t n)
 
 	for (i = 0; n && i < w->count; i++) {
 		size_t part = w->iov[i].iov_len;
+		char *to;
 
 		if (at >= part) {
 			at -= part;
@@ -143,10 +145,15 @@ void inbox_copy(struct channel *ch, const struct want *w, size_t at, size_t n)
 		part -= at;
 		if (part > n)
 			part = n;
-		if (!(w->flags & MSG_TRUNC))
-			copy_ahead((char *)w->iov[i].iov_base + at, from, part);
+		to = (char *)w->iov[i].iov_base + at;
+		if (!(w->flags & MSG_TRUNC)) {
+			if (bad_address(to) || bad_address(to + part))
+				return -EFAULT;
+			copy_ahead(to, from, part);
+		}
 		from += part;
 		n -= part;
 		at = 0;
 	}
+	return 0;
 }

@@ -32,8 +32,8 @@ bool inbox_switches(struct channel *ch);
 ssize_t inbox_avail(struct channel *ch);
 /* inbox_pending returns how many bytes there are, those of the next ring included. */
 size_t inbox_pending(struct channel *ch);
-/* inbox_copy copies the next n bytes to the buffers, from offset at on. */
-void inbox_copy(struct channel *ch, const struct want *w, size_t at, size_t n);
+/* inbox_copy copies the next n bytes to the buffers, from offset at on: 0 or -EFAULT. */
+int inbox_copy(struct channel *ch, const struct want *w, size_t at, size_t n);
 /* inbox_release returns the room of n bytes to the sender. It rings the doorbell of a
  * sender that waits for room once half of the ring is free, or when this end is about to
  * wait. */

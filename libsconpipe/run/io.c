@@ -75,23 +75,6 @@ static bool invalid_message(const struct msghdr *msg)
 	return bad_address(msg) || invalid(msg->msg_iov, msg->msg_iovlen);
 }
 
-/* recv_checked receives, but returns EFAULT as the kernel does where a copy would fault.
- */
-static ssize_t recv_checked(struct channel *ch, int fd, const struct iovec *iov,
-			    size_t count, int flags)
-{
-	size_t i;
-
-	for (i = 0; i < count && !(flags & MSG_TRUNC); i++)
-		if (iov[i].iov_len &&
-		    (bad_address(iov[i].iov_base) ||
-		     bad_address((char *)iov[i].iov_base + iov[i].iov_len))) {
-			errno = EFAULT;
-			return -1;
-		}
-	return stream_recv(ch, fd, iov, count, flags);
-}
-
 static size_t length(const struct iovec *iov, size_t count)
 {
 	size_t i, len = 0;
@@ -114,8 +97,8 @@ static void forbid_urgent(int fd, int flags)
 ssize_t read(int fd, void *buf, size_t len)
 {
 	struct transfer t;
-	ssize_t n = begin(&t, fd) && len ?
-			    recv_checked(t.ch, fd, one(buf, len), 1, 0) :
+	ssize_t n = begin(&t, fd) && len && len < SSIZE_MAX ?
+			    stream_recv(t.ch, fd, one(buf, len), 1, 0) :
 			    kernel(t, fd, POLLIN, 0, real()->read(fd, buf, len));
 
 	return end(&t, n);
@@ -125,7 +108,7 @@ ssize_t readv(int fd, const struct iovec *iov, int count)
 {
 	struct transfer t;
 	ssize_t n = begin(&t, fd) && !invalid(iov, count) && length(iov, count) ?
-			    recv_checked(t.ch, fd, iov, count, 0) :
+			    stream_recv(t.ch, fd, iov, count, 0) :
 			    kernel(t, fd, POLLIN, 0, real()->readv(fd, iov, count));
 
 	return end(&t, n);
@@ -134,7 +117,7 @@ ssize_t readv(int fd, const struct iovec *iov, int count)
 ssize_t recv(int fd, void *buf, size_t len, int flags)
 {
 	struct transfer t;
-	ssize_t n = begin(&t, fd) ? recv_checked(t.ch, fd, one(buf, len), 1, flags) :
+	ssize_t n = begin(&t, fd) ? stream_recv(t.ch, fd, one(buf, len), 1, flags) :
 				    kernel(t, fd, POLLIN, flags,
 					   real()->recv(fd, buf, len, flags));
 
@@ -146,7 +129,7 @@ ssize_t recv(int fd, void *buf, size_t len, int flags)
 static ssize_t recv_from(struct channel *ch, int fd, void *buf, size_t len, int flags,
 			 const struct sockaddr *addr, socklen_t *size)
 {
-	ssize_t n = recv_checked(ch, fd, one(buf, len), 1, flags);
+	ssize_t n = stream_recv(ch, fd, one(buf, len), 1, flags);
 
 	if (n < 0 || !addr)
 		return n;
@@ -178,7 +161,7 @@ static ssize_t recv_message(struct channel *ch, int fd, struct msghdr *msg, int 
 		return real()->recvmsg(fd, msg, flags);
 	if (ch->s->rx_path == PATH_TCP_AGAIN)
 		return recv_again(ch, fd, msg, flags);
-	n = recv_checked(ch, fd, msg->msg_iov, msg->msg_iovlen, flags);
+	n = stream_recv(ch, fd, msg->msg_iov, msg->msg_iovlen, flags);
 	if (n >= 0) {
 		if (msg->msg_name)
 			msg->msg_namelen = 0;
@@ -263,7 +246,7 @@ int recvmmsg(int fd, struct mmsghdr *all, unsigned int count, messages_flags fla
 ssize_t write(int fd, const void *buf, size_t len)
 {
 	struct transfer t;
-	ssize_t n = begin(&t, fd) ?
+	ssize_t n = begin(&t, fd) && len < SSIZE_MAX ?
 			    stream_send(t.ch, fd, one(buf, len), 1, 0) :
 			    kernel(t, fd, POLLOUT, 0, real()->write(fd, buf, len));
 
@@ -385,7 +368,7 @@ ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t at, int flags)
 {
 	struct transfer t;
 	ssize_t n = begin(&t, fd) && plain_vectors(iov, count, at, flags) ?
-			    recv_checked(t.ch, fd, iov, count, flags_of(flags)) :
+			    stream_recv(t.ch, fd, iov, count, flags_of(flags)) :
 			    kernel(t, fd, POLLIN, flags_of(flags),
 				   real()->preadv2(fd, iov, count, at, flags));
 

@@ -97,8 +97,7 @@ static ssize_t peek_on(struct channel *ch, int fd, const struct want *w, size_t 
 		return n;
 	if ((size_t)more > w->len - at - n)
 		more = w->len - at - n;
-	inbox_copy(ch, w, at + n, more);
-	return n + more;
+	return inbox_copy(ch, w, at + n, more) ? n : n + more;
 }
 
 /* read_tcp reads what comes by TCP before the ring's bytes, or returns -EAGAIN. */
@@ -236,7 +235,8 @@ static ssize_t step(struct channel *ch, int fd, const struct want *w, size_t at)
 			s->fulls += (size_t)n == channel_ring(ch)->size;
 			if ((size_t)n > w->len - at)
 				n = w->len - at;
-			inbox_copy(ch, w, at, n);
+			if (inbox_copy(ch, w, at, n))
+				return -EFAULT;
 			if (!(w->flags & MSG_PEEK))
 				inbox_release(ch, n, false);
 			return n;

@@ -278,7 +278,8 @@ ssize_t stream_send(struct channel *ch, int fd, const struct iovec *iov, size_t 
 		return -1;
 	if (flags & MSG_OOB)
 		leave_ring(ch, fd);
-	if ((s->tx_path == PATH_TCP_AGAIN && !s->token_left) || s->shut || !len)
+	if ((s->tx_path == PATH_TCP_AGAIN && !s->token_left) || s->shut || !len ||
+	    flags & MSG_FASTOPEN)
 		return send_tcp(ch, fd, iov, count, flags, NULL);
 	shared_lock(s, &s->tx_lock);
 	before = s->tx_path;

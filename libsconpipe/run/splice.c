@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "args.h"
 #include "attach.h"
 #include "real.h"
 #include "socket.h"
@@ -51,9 +52,12 @@ static ssize_t file_to_ring(const struct job *j)
 	off_t *offset = j->offset;
 	size_t count = j->len;
 	char *buf = j->buf;
-	off_t at = offset ? *offset : lseek(file, 0, SEEK_CUR);
+	off_t at;
 	size_t done = 0;
 
+	if (offset && bad_address(offset))
+		return real()->sendfile(fd, file, offset, count);
+	at = offset ? *offset : lseek(file, 0, SEEK_CUR);
 	if (at < 0) {
 		if (errno != EBADF)
 			errno = EINVAL;
