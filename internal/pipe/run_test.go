@@ -431,6 +431,20 @@ func TestRunBrokerStopped(t *testing.T) {
 	})
 }
 
+// A connection whose receive buffer has no room for a token does not wait for one.
+func TestRunSmallBuffer(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	b, socket := serve(t, nil)
+	cmd := piped(t, socket, "0", "posixtest", "smallbuf")
+	if err := netns.Do(nstest.New(t), cmd.Run); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Status().Refused["network"]; n > 0 {
+		t.Errorf("%d tokens have not arrived", n)
+	}
+}
+
 // A signal that a program handles while the library waits for the broker ends the call that waits,
 // as with TCP.
 func TestRunSignal(t *testing.T) {

@@ -54,11 +54,18 @@ static bool option_is_set(int fd, int level, int name)
 	return real()->getsockopt(fd, level, name, &value, &len) == 0 && value;
 }
 
+/* Bytes of a receive buffer that a token fits into in any pieces, each with the kernel's
+ * memory for a frame of 9000 bytes. */
+#define LEAST_BUFFER (32 << 10)
+
 bool socket_plain(int fd)
 {
 	socklen_t len = sizeof(int);
-	int least = 1, peek = -1;
+	int least = 1, peek = -1, room = 0;
 
+	if (real()->getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, &len) < 0 ||
+	    room < LEAST_BUFFER)
+		return false;
 	if (real()->getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, &len) < 0 ||
 	    least != 1)
 		return false;

@@ -13,7 +13,8 @@ uint64_t socket_cookie(int fd);
 uint64_t socket_inode(int fd);
 /* socket_blocks says whether a call with these MSG_ flags may wait. */
 bool socket_blocks(int fd, int flags);
-/* socket_plain says whether no option is set that only TCP can honour. */
+/* socket_plain says whether no option is set that only TCP can honour, and a token fits
+ * into the receive buffer. */
 bool socket_plain(int fd);
 /* socket_error takes the error that the socket has to report: errno, or 0. */
 int socket_error(int fd);

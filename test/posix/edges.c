@@ -120,8 +120,8 @@ void case_onway(void)
 	}
 }
 
-/* The receive buffer has no room for all that the library sends. */
-void case_smallbuf(void)
+/* small_buffer has no room for a token. With large, it has when the move begins. */
+static void small_buffer(int large)
 {
 	struct sockaddr_in name = { .sin_family = AF_INET,
 				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -129,12 +129,18 @@ void case_smallbuf(void)
 	socklen_t len = sizeof(name);
 	int listener = listener_at(at, len), size = 2048;
 	struct pair p = { .a = socket(AF_INET, SOCK_STREAM, 0) };
+	char byte;
 
 	setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
 	getsockname(listener, at, &len);
 	need(connect(p.a, at, len) == 0, "connect");
 	p.b = accept(listener, NULL, NULL);
 	close(listener);
+	if (large) {
+		setsockopt(p.b, SOL_SOCKET, SO_RCVBUF, &large, sizeof(large));
+		recv(p.b, &byte, 1, MSG_DONTWAIT);
+		setsockopt(p.b, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
+	}
 	send_stream(p.a, 6000);
 	move(p);
 	send_stream(p.a, 20000);
@@ -142,6 +148,16 @@ void case_smallbuf(void)
 	recv_stream(p.b, 20000);
 	say("all bytes");
 	close_pair(p);
+}
+
+void case_smallbuf(void)
+{
+	small_buffer(0);
+}
+
+void case_shrunkbuf(void)
+{
+	small_buffer(1 << 20);
 }
 
 /* An end that has sent nothing since the connection moved can do so. */

@@ -98,7 +98,7 @@ pthread_t start(void *(*fn)(void *), int fd);
 	X(mmore) X(forkthreads) X(pollers) X(shortread) X(nofiles) X(cancelctl) \
 	X(behind) X(moveonce) X(urgentout) X(dupout) X(oncehup) X(optionmoves) X(peekmove) X(cuts) \
 	X(held) X(exits) X(shuts) X(crowded) X(killedunread) X(peekover) \
-	X(onway) X(smallbuf) X(receiver) X(async) X(atmark) \
+	X(onway) X(smallbuf) X(shrunkbuf) X(receiver) X(async) X(atmark) \
 	X(sizes) X(unused) X(flags)
 /* clang-format on */
 
