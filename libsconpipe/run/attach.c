@@ -32,7 +32,7 @@ static _Atomic int64_t retry_at;
 #define LAST_NS (64 * FIRST_NS)
 #define WORTH 16
 
-static uint64_t after = AFTER;
+static _Atomic uint64_t after = AFTER;
 
 void attach_settings(void)
 {
@@ -41,6 +41,11 @@ void attach_settings(void)
 	if (text)
 		after = strtoull(text, NULL, 10);
 	session_settings();
+}
+
+void attach_forbid_all(void)
+{
+	after = UINT64_MAX;
 }
 
 void attach_cancel(struct entry *e)

@@ -122,7 +122,7 @@ void each_fd(void (*fn)(int fd, void *arg), void *arg)
 		return;
 	}
 	/* musl has no getdents64() since 1.2.4; struct dirent is the kernel's in both. */
-	while ((n = syscall(SYS_getdents64, dir, buf, sizeof(buf))) > 0) {
+	while ((n = real()->syscall(SYS_getdents64, dir, buf, sizeof(buf))) > 0) {
 		for (at = 0; at < n;) {
 			struct dirent *d = (struct dirent *)(buf + at);
 

@@ -14,3 +14,4 @@
 #define sendmsg(...) (real()->sendmsg(__VA_ARGS__))
 #define setsockopt(...) (real()->setsockopt(__VA_ARGS__))
 #define shutdown(...) (real()->shutdown(__VA_ARGS__))
+#define syscall(...) (real()->syscall(__VA_ARGS__))

@@ -31,7 +31,9 @@
  * channels that the previous image has left, fork, and exit. scripts/check-layers.sh
  * lists the layers from the bottom.
  */
+#include <stdarg.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "../src/clock.h"
@@ -177,4 +179,22 @@ static void __attribute__((constructor)) init(void)
 	at_quick_exit(settle_all);
 	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 	adopt_all();
+}
+
+/* By an io_uring a program waits for sockets, and moves bytes, that this library does not
+ * see: libuv changes its epoll sets so. */
+long syscall(long number, ...)
+{
+	long arg[6], result;
+	va_list args;
+	int i;
+
+	va_start(args, number);
+	for (i = 0; i < 6; i++)
+		arg[i] = va_arg(args, long);
+	va_end(args);
+	result = real()->syscall(number, arg[0], arg[1], arg[2], arg[3], arg[4], arg[5]);
+	if (number == SYS_io_uring_setup && result >= 0)
+		attach_forbid_all();
+	return result;
 }

@@ -18,25 +18,25 @@ void *real_symbol(const char *name)
 
 static int system_close_range(unsigned int first, unsigned int last, int flags)
 {
-	return syscall(SYS_close_range, first, last, flags);
+	return real()->syscall(SYS_close_range, first, last, flags);
 }
 
 static int system_execveat(int dir, const char *name, char *const *argv, char *const *env,
 			   int flags)
 {
-	return syscall(SYS_execveat, dir, name, argv, env, flags);
+	return real()->syscall(SYS_execveat, dir, name, argv, env, flags);
 }
 
 static ssize_t system_preadv2(int fd, const struct iovec *iov, int count, off_t at,
 			      int flags)
 {
-	return syscall(SYS_preadv2, fd, iov, count, (long)at, 0L, flags);
+	return real()->syscall(SYS_preadv2, fd, iov, count, (long)at, 0L, flags);
 }
 
 static ssize_t system_pwritev2(int fd, const struct iovec *iov, int count, off_t at,
 			       int flags)
 {
-	return syscall(SYS_pwritev2, fd, iov, count, (long)at, 0L, flags);
+	return real()->syscall(SYS_pwritev2, fd, iov, count, (long)at, 0L, flags);
 }
 
 static int

@@ -43,6 +43,7 @@
 	X(int, ioctl, (int, ioctl_request, ...)) \
 	X(int, fcntl, (int, int, long)) \
 	X(int, close, (int)) \
+	X(long, syscall, (long, ...)) \
 	X(void, _exit, (int)) \
 	X(int, close_range, (unsigned int, unsigned int, int)) \
 	X(int, dup, (int)) \

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* poll, select, epoll. */
+#include <linux/io_uring.h>
+#include <sys/syscall.h>
+
 #include "posix.h"
 
 static unsigned int poll_one(int fd, short wanted, int timeout)
@@ -283,4 +286,54 @@ void case_crowded(void)
 	close(other[1]);
 	for (i = 0; i < 3; i++)
 		close_pair(p[i]);
+}
+
+/* watch_by_ring adds a descriptor to a set by an io_uring, if the system has it. */
+static int watch_by_ring(int ring, struct io_uring_params *params, int set, int fd)
+{
+	struct epoll_event e = { .events = EPOLLIN };
+	char *q = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, ring,
+		       IORING_OFF_SQ_RING);
+	struct io_uring_sqe *sqe = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED,
+					ring, IORING_OFF_SQES);
+
+	if (ring < 0)
+		return epoll_ctl(set, EPOLL_CTL_ADD, fd, &e);
+	*sqe = (struct io_uring_sqe){ .opcode = IORING_OP_EPOLL_CTL,
+				      .fd = set,
+				      .addr = (uintptr_t)&e,
+				      .len = EPOLL_CTL_ADD,
+				      .off = fd };
+	*(unsigned int *)(q + params->sq_off.array) = 0;
+	__atomic_store_n((unsigned int *)(q + params->sq_off.tail), 1, __ATOMIC_RELEASE);
+	return syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) -
+	       1;
+}
+
+static void ring_child(void)
+{
+	struct io_uring_params params = { 0 };
+	int ring = syscall(SYS_io_uring_setup, 1, &params), set = epoll_create1(0);
+	struct pair p = cold_pair(-1);
+	struct epoll_event e;
+	char byte;
+
+	result("watch", watch_by_ring(ring, &params, set, p.b));
+	warm_up(p);
+	write(p.a, "x", 1);
+	result("wait", epoll_wait(set, &e, 1, 1000));
+	result("read", read(p.b, &byte, 1));
+}
+
+/* A program that waits by epoll changes its set by an io_uring, as libuv does. In a
+ * child: the library remembers it. */
+void case_uring(void)
+{
+	pid_t child = fork();
+
+	if (!child) {
+		ring_child();
+		_exit(0);
+	}
+	result("child", waitpid(child, NULL, 0) == child);
 }
