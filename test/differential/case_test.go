@@ -103,12 +103,12 @@ type generator struct {
 	tracking bool
 }
 
-func generate(seed uint64, about topic) *Case {
-	v := variants[variantOf(seed)]
-	g := generator{Case: &Case{Seed: seed}, makeup: v.makeup, about: about, r: rand.New(rand.NewPCG(seed, 0)), reset: make(map[int]bool)}
+func generate(seed uint64, among []settings, about topic) *Case {
+	v := variantOf(seed, among)
+	g := generator{Case: &Case{Seed: seed}, makeup: among[v].makeup, about: about, r: rand.New(rand.NewPCG(seed, 0)), reset: make(map[int]bool)}
 	g.Liberal = g.r.IntN(2) == 0
 	if about.short { // the same for all cases of a pair of worlds
-		g.Liberal = variantOf(seed)%2 == 0
+		g.Liberal = v%2 == 0
 	}
 	g.BridgeAlone = g.r.IntN(2) == 0
 	g.untracked = g.r.IntN(8) == 0

@@ -224,7 +224,7 @@ func list(all []captured) string {
 			fmt.Fprintf(&b, "and %d more\n", len(all)-i)
 			break
 		}
-		fmt.Fprintf(&b, "at %s (kind %d, tag %q, offload %x)%s", nodeNames[c.to], c.pkttype, c.vlan, c.offloads, decode(c.data))
+		fmt.Fprintf(&b, "at %s (kind %d, tag %q, tunnel %q, offload %x)%s", nodeNames[c.to], c.pkttype, c.vlan, c.outer, c.offloads, decode(c.data))
 	}
 	return b.String()
 }

@@ -35,7 +35,7 @@ var variants = []settings{
 	{lease: time.Second, leasePackets: 65536, makeup: makeup{ipv6: true, port: true}},
 }
 
-func variantOf(seed uint64) int { return int(seed % uint64(len(variants))) }
+func variantOf(seed uint64, among []settings) int { return int(seed % uint64(len(among))) }
 
 // Every packet has the same fate with and without SCON, and the same bytes
 // where it arrives.
@@ -51,21 +51,28 @@ func TestDifferentialNetkit(t *testing.T) {
 	compareFates(t, with, everything, *cases)
 }
 
+// The same with an IPIP device as the uplink: one with a remote end, one that sends each packet
+// where its route says, as Calico has it.
+func TestDifferentialIPIP(t *testing.T) {
+	needIPIP(t)
+	compareFates(t, overIPIP, everything, *cases)
+}
+
 // compareFates runs cases about a topic in worlds of the given variants.
-func compareFates(t *testing.T, variants []settings, about topic, cases int) {
+func compareFates(t *testing.T, among []settings, about topic, cases int) {
 	t.Helper()
 	first := *seed
 	if first == 0 {
 		first = uint64(time.Now().Truncate(time.Hour).Unix()) * 1e6
 	}
 	t.Logf("%d cases from -seed %d", cases, first)
-	done := make([]atomic.Uint64, len(variants))
+	done := make([]atomic.Uint64, len(among))
 	var failed atomic.Bool
 	var group errgroup.Group
 	var all []*pair
 	for n := range min(pairs, cases) {
-		variant := variantOf(first + uint64(n))
-		with := variants[variant]
+		variant := variantOf(first+uint64(n), among)
+		with := among[variant]
 		with.leaseMax = drawLease(first, n)
 		p := &pair{plain: newWorld(t, false, with), scon: newWorld(t, true, with)}
 		all = append(all, p)
@@ -79,11 +86,11 @@ func compareFates(t *testing.T, variants []settings, about topic, cases int) {
 				return err
 			}
 			for !failed.Load() {
-				at := (done[variant].Add(1)-1)*uint64(len(variants)) + uint64(n%len(variants))
+				at := (done[variant].Add(1)-1)*uint64(len(among)) + uint64(n%len(among))
 				if at >= uint64(cases) {
 					break
 				}
-				if err := p.check(generate(first+at, about), &failed); err != nil {
+				if err := p.check(generate(first+at, among, about), &failed); err != nil {
 					return err
 				}
 			}

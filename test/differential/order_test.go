@@ -5,7 +5,7 @@ import "testing"
 // Packets of a connection have an order, those of several connections have none. A packet
 // that arrives in one world only is a difference.
 func TestOrder(t *testing.T) {
-	c := generate(1, everything)
+	c := generate(1, variants, everything)
 	talks := []*talk{newTalk(c.Conns[0], makeup{}), newTalk(c.Conns[1], makeup{})}
 	var shots []shot
 	packet := func(conn, item int) captured {

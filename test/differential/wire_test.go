@@ -23,6 +23,7 @@ type wire struct {
 	// bare is set for the end of a tun device, whose packets begin with the IP header.
 	// Frames to send have the MAC header that edge would see.
 	bare bool
+	ipip bool // the end of an IPIP device's tunnel
 }
 
 // offload is a packet's virtio header (struct virtio_net_hdr): the checksum to
@@ -61,6 +62,7 @@ type captured struct {
 	to       int    // node
 	pkttype  uint8  // PACKET_HOST and the like
 	vlan     string // tag in the metadata, "" for none
+	outer    string // headers of the tunnel, "" for none
 	offloads string // pending offload
 	data     string
 }
@@ -165,9 +167,12 @@ func (w *wire) send(o offload, frame []byte) error {
 	if w.bare {
 		return w.sendBare(o, frame)
 	}
+	if w.ipip && entersTunnel(frame) {
+		o, frame = encapsulate(o, frame)
+	}
 	_, err := unix.Write(w.fd, append(o.bytes(), frame...))
-	// ENOBUFS: longer than the MTU of the other end.
-	if err != nil && !errors.Is(err, unix.ENOBUFS) {
+	// ENOBUFS: longer than the MTU of the other end. ENOMEM: segments that cannot be cut.
+	if err != nil && !errors.Is(err, unix.ENOBUFS) && (!w.ipip || !errors.Is(err, unix.ENOMEM)) {
 		return fmt.Errorf("send a frame of %d bytes: %w: %s", len(frame), err, hex.EncodeToString(frame[:min(len(frame), 80)]))
 	}
 	return nil
@@ -189,6 +194,9 @@ func (w *wire) receive() (c captured, ok bool, err error) {
 	c.offloads = normal(w.buf[:offloadLen])
 	c.data = string(w.buf[offloadLen:n])
 	c.pkttype = from.(*unix.SockaddrLinklayer).Pkttype
+	if w.ipip {
+		c.decapsulate()
+	}
 	aux := oob[:oobn]
 	if len(aux) >= unix.CmsgSpace(20) {
 		aux = aux[unix.CmsgLen(0):]

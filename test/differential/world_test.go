@@ -211,6 +211,8 @@ type settings struct {
 type makeup struct {
 	ipv6    bool
 	bare    bool // the uplink has no MAC addresses
+	ipip    bool // it is an IPIP device
+	byRoute bool // which sends each packet to the gateway of its route
 	overlay bool // the uplink is a VXLAN device
 	bridged bool // the uplink is a bridge
 	port    bool // the wire is a port of the containers' bridge: edge is in their network
@@ -261,10 +263,17 @@ func newWorld(t *testing.T, scon bool, s settings) *world {
 	t.Cleanup(w.shell.close)
 	// With a private /run, iptables-legacy's lock is private as well.
 	script, script6 := setUpDevice, setUpDevice6
-	if s.bare {
+	switch {
+	case s.ipip:
+		w.ends[edge], err = openIPIP(w.bed, s.byRoute)
+		script = setUpBare
+	case s.bare:
 		w.bed.Sh(lab.Device, "ip link del eth0")
 		w.ends[edge] = openBare(w.bed)
 		script, script6 = setUpBare, setUpBare6
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	script = "mount -t tmpfs tmpfs /run\n" + script
 	if s.ipv6 {
@@ -322,8 +331,11 @@ const sentinelType = 0x88b5
 
 var broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// onUplink has commands about IP's uplink name it.
+// onUplink has commands about IP's uplink name it, and the gateways behind it.
 func (m makeup) onUplink(commands string) string {
+	if m.byRoute {
+		return throughTunnel.Replace(commands)
+	}
 	if !m.port {
 		return commands
 	}
