@@ -133,12 +133,19 @@ func (l *leases) bound(e *contable.Conentry) string {
 	return l.bounds.texts[l.decided[e.Number()].bound]
 }
 
-// SetLimits takes up what bounds all leases.
+// SetLimits takes up what bounds all leases. Connections that conntrack forgets too soon by
+// now lose their Conentries.
 func (c *Composer) SetLimits(l Limits) {
-	if l != c.leases.limits {
-		c.leases.limits = l
-		c.shorten()
+	if l == c.leases.limits {
+		return
 	}
+	c.leases.limits = l
+	c.table.All(func(e *contable.Conentry) {
+		if !e.Untracked && l.timeout(c.table.Conn(e)) < 2*c.lease {
+			c.table.Retire(e)
+		}
+	})
+	c.shorten()
 }
 
 // shorten makes all leases short until each is decided again.

@@ -29,7 +29,7 @@ func TestBoundsAreForgotten(t *testing.T) {
 	c.placed(e)
 	for i := range 1000 {
 		by := fmt.Sprintf("redirects are accepted at veth%d", i)
-		c.SetLimits(Limits{Learnt4: by})
+		c.SetLimits(Limits{Learnt4: by, TCP: time.Hour, UDP: time.Hour})
 		if got := c.LeaseOf(e); got != boundUntilRead {
 			t.Fatalf("before it is decided again, the lease is bounded by %q", got)
 		}
@@ -39,6 +39,28 @@ func TestBoundsAreForgotten(t *testing.T) {
 		}
 		if n := len(c.leases.bounds.texts); n > 2 {
 			t.Fatalf("%d texts after %d changes of the limits", n, i+1)
+		}
+	}
+}
+
+// A connection whose timeout in conntrack is made shorter than two leases is express no more:
+// what goes regular once in a lease would not keep it.
+func TestTimeoutBecomesShort(t *testing.T) {
+	t.Parallel()
+	port := &onePort{port: discover.Port{Index: 7}}
+	conn := masqueraded(1000)
+	for timeout, why := range map[time.Duration]Refusal{2 * time.Second: "", time.Second: ShortTimeout} {
+		table, _ := newTable(t, 1)
+		c := New(Options{Table: table, Ports: port, Rules: port, Lease: time.Second, LeaseMax: time.Minute, Keep: func(int, datapath.Kept) {}})
+		c.SetLimits(Limits{TCP: time.Hour, UDP: time.Hour})
+		e, err := table.Compose(contable.End{Port: 7}, conn.Orig, conn, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.placed(e)
+		c.SetLimits(Limits{TCP: timeout, UDP: timeout})
+		if got := c.Unfit(conn); got != why || e.Gone() != (why != "") {
+			t.Errorf("%v: refused by %q, gone: %v", timeout, got, e.Gone())
 		}
 	}
 }

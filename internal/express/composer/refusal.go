@@ -68,7 +68,7 @@ func (c *Composer) Unfit(conn conntrack.Conn) Refusal {
 		return Zone
 	case conn.Offloaded():
 		return Offloaded
-	case conn.Timeout < 2*c.lease:
+	case min(conn.Timeout, c.leases.limits.timeout(conn)) < 2*c.lease:
 		return ShortTimeout
 	case conn.Orig.Proto == protoTCP && (conn.TCPState != conntrack.TCPEstablished || !conn.Assured()):
 		return NotEstablished
