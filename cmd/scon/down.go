@@ -86,7 +86,7 @@ func (t *tool) down(o downOptions) error {
 	if err := doctor.RequireRoot("stop services and remove what they have attached"); err != nil {
 		return err
 	}
-	defer turn(o.dir)()
+	defer turn(o.dir, func(dir string) error { _, err := os.Stat(dir); return err })()
 	done := api.Down{Conntrack: o.mode, Stopped: []api.Stopped{}, Connections: []api.Ended{}}
 	var names []string
 	var errs []error

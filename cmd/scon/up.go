@@ -94,8 +94,7 @@ func (t *tool) up(o service.Options, arguments func(unit, service.Options) ([]st
 	if _, err := netns.Inode(o.Netns); err != nil {
 		return err
 	}
-	_ = state.Make(o.StateDir) // start says why it is missing
-	defer turn(o.StateDir)()
+	defer turn(o.StateDir, state.Make)() // start says why it cannot be made
 	var missing []unit
 	for _, u := range t.units {
 		pid, err := t.running(u, u.of(o))
@@ -130,20 +129,25 @@ func (t *tool) up(o service.Options, arguments func(unit, service.Options) ([]st
 }
 
 // turn waits until no other up or down is at work in a state directory, or for as long as one
-// may stand still. The returned function lets the next one work.
-func turn(dir string) (end func() error) {
-	for {
+// may stand still. find makes the directory or returns why there is none, then turn does not
+// wait. The returned function lets the next one work.
+func turn(dir string, find func(dir string) error) (end func() error) {
+	for find(dir) == nil {
 		f, err := os.Open(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a down has removed it since
+		}
 		if err != nil {
-			return func() error { return nil }
+			break
 		}
 		err = state.Flock(f, cli.Standstill)
 		held, _ := f.Stat()
-		if named, gone := os.Stat(dir); err != nil || gone != nil || os.SameFile(held, named) {
+		if named, gone := os.Stat(dir); err != nil || gone == nil && os.SameFile(held, named) {
 			return f.Close
 		}
-		f.Close() // a down has removed the directory, and an up has made another
+		f.Close() // a down has removed the directory, and an up may have made another
 	}
+	return func() error { return nil }
 }
 
 // running returns the process ID of a service that runs with the same options, 0 if none

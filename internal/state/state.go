@@ -147,10 +147,17 @@ func Make(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make state directory: %w", err)
+	err := os.MkdirAll(dir, 0o755)
+	if info, gone := os.Lstat(dir); errors.Is(err, fs.ErrExist) && (errors.Is(gone, fs.ErrNotExist) || gone == nil && info.IsDir()) {
+		err = nil // another has made it, and perhaps removed it
 	}
-	if err := os.Chmod(dir, 0o755); err != nil {
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // removed since
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("make state directory: %w", err)
 	}
 	return nil
