@@ -122,13 +122,14 @@ func (h *heartbeat) rulesRead(change uint64) {
 }
 
 // beat writes the heartbeat, unless the programs have to be inert. Only the loop
-// calls it. After a standstill there is none until resume was called.
+// calls it. If it did not for long, as a process that was stopped, what was announced
+// meanwhile may not have been read: every decision becomes stale first.
 func (h *heartbeat) beat() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	if h.stood(now) {
-		return nil
+	if !h.called.IsZero() && now.Sub(h.called) > stoodStill {
+		h.newGeneration("the daemon stood still")
 	}
 	h.called = now
 	if h.paused || h.ended || h.rules.behind() || !h.may(now) {
@@ -137,22 +138,6 @@ func (h *heartbeat) beat() error {
 	h.beats++
 	h.last, h.inert = now, false
 	return h.dp.Beat()
-}
-
-// resume reports whether beat was not called for long, as in a process that was stopped: what
-// was announced meanwhile may not have been read. The loop says what is stale then.
-func (h *heartbeat) resume(now time.Time) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	stood := h.stood(now)
-	if stood {
-		h.called = now
-	}
-	return stood
-}
-
-func (h *heartbeat) stood(now time.Time) bool {
-	return !h.called.IsZero() && now.Sub(h.called) > stoodStill
 }
 
 // beatDuring runs wait, which may take seconds, and writes the heartbeat

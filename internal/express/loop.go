@@ -257,7 +257,6 @@ func (d *Daemon) event(e datapath.Event, now time.Time) {
 // beat does what is due at each heartbeat, and writes it: less while devices are read or
 // hooked.
 func (d *Daemon) beat(now time.Time, idle bool) error {
-	d.resume(now)
 	if d.dp.EndsLost() {
 		d.endsLost()
 	}
@@ -276,15 +275,6 @@ func (d *Daemon) beat(now time.Time, idle bool) error {
 	}
 	d.sweepEarly(now)
 	return d.writeBeat(now)
-}
-
-// resume has everything read again after a standstill, before the next heartbeat.
-func (d *Daemon) resume(now time.Time) {
-	if d.heartbeat.resume(now) {
-		missed := changes.Event{Kind: changes.Overrun, Reason: "the daemon stood still", Topology: true}
-		d.stale(missed)
-		d.hooks.Note(missed)
-	}
 }
 
 // sweepEarly does what is due about early Conentries, and sets slots aside for others.
