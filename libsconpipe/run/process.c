@@ -193,7 +193,12 @@ long syscall(long number, ...)
 	for (i = 0; i < 6; i++)
 		arg[i] = va_arg(args, long);
 	va_end(args);
-	result = real()->syscall(number, arg[0], arg[1], arg[2], arg[3], arg[4], arg[5]);
+	/* Not real(): a lookup of a call that the C library lacks allocates, and an
+	 * allocator that begins so may be what calls this. */
+	if (!real_calls.syscall)
+		real_calls.syscall = (long (*)(long, ...))real_symbol("syscall");
+	result = real_calls.syscall(number, arg[0], arg[1], arg[2], arg[3], arg[4],
+				    arg[5]);
 	if (number == SYS_io_uring_setup && result >= 0)
 		attach_forbid_all();
 	return result;
