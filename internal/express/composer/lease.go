@@ -140,11 +140,13 @@ func (c *Composer) SetLimits(l Limits) {
 		return
 	}
 	c.leases.limits = l
-	c.table.All(func(e *contable.Conentry) {
-		if !e.Untracked && l.timeout(c.table.Conn(e)) < 2*c.lease {
-			c.table.Retire(e)
-		}
-	})
+	if min(l.TCP, l.UDP) < 2*c.lease {
+		c.table.All(func(e *contable.Conentry) {
+			if !e.Untracked && l.timeout(c.table.Conn(e)) < 2*c.lease {
+				c.table.Retire(e)
+			}
+		})
+	}
 	c.shorten()
 }
 
