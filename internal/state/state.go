@@ -148,8 +148,11 @@ func Make(dir string) error {
 		return nil
 	}
 	err := os.MkdirAll(dir, 0o755)
-	if info, gone := os.Lstat(dir); errors.Is(err, fs.ErrExist) && (errors.Is(gone, fs.ErrNotExist) || gone == nil && info.IsDir()) {
-		err = nil // another has made it, and perhaps removed it
+	if at := (*fs.PathError)(nil); errors.As(err, &at) && at.Path == dir && errors.Is(err, fs.ErrExist) {
+		// Another has made it, and perhaps removed it.
+		if info, gone := os.Lstat(dir); errors.Is(gone, fs.ErrNotExist) || gone == nil && info.IsDir() {
+			err = nil
+		}
 	}
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
