@@ -132,6 +132,7 @@ func Run(ctx context.Context, o Options, page Page) (err error) {
 
 	d.naming.Go(d.followOwners)
 
+	d.beats = d.heartbeat.ticks(ctx)
 	sources, err := d.watch(ctx)
 	if err != nil {
 		return err

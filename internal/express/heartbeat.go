@@ -1,6 +1,7 @@
 package express
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -14,8 +15,8 @@ import (
 // inert after five that are missing.
 const beatInterval = 200 * time.Millisecond
 
-// stoodStill is the time without a call of beat after which the programs have been inert.
-const stoodStill = 5 * beatInterval
+// inertAfter is the time without a heartbeat after which the programs have been inert.
+const inertAfter = 5 * beatInterval
 
 // heartbeat decides whether the programs may forward. It owns what the daemon
 // writes for that into the settings that it shares with them: the heartbeat, the
@@ -37,6 +38,8 @@ type heartbeat struct {
 	beats   uint64        // since the start
 	last    time.Time     // of them
 	called  time.Time     // beat was
+	ticked  time.Time     // tick was called, by a goroutine that waits for nothing else
+	stopped bool          // tick was not called for long, and the loop has not taken that in
 	since   time.Time     // of the first change that was not read
 	unknown metrics.Times // how long there were such changes, each time since the start
 }
@@ -121,23 +124,75 @@ func (h *heartbeat) rulesRead(change uint64) {
 	}
 }
 
+// ticks says when a heartbeat is due, until ctx ends. A process that stands still, as one
+// that is stopped, shows in it: the goroutine waits for nothing else.
+func (h *heartbeat) ticks(ctx context.Context) <-chan time.Time {
+	h.tick(time.Now())
+	due := make(chan time.Time, 1)
+	go func() {
+		beat := time.NewTicker(beatInterval) // the only timer of an idle daemon
+		defer beat.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case now := <-beat.C:
+				h.tick(time.Now())
+				select {
+				case due <- now:
+				default:
+				}
+			}
+		}
+	}()
+	return due
+}
+
+func (h *heartbeat) tick(now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopped = h.stood(now)
+	h.ticked = now
+}
+
+// stood reports whether the process stood still for so long that the programs have been
+// inert, and the loop has not resumed since.
+func (h *heartbeat) stood(now time.Time) bool {
+	return h.stopped || !h.ticked.IsZero() && now.Sub(h.ticked) > inertAfter
+}
+
+// resume reports whether the process stood still: what was announced meanwhile may not have
+// been read from the kernel yet. There is no heartbeat before. The loop says what is stale
+// then.
+func (h *heartbeat) resume(now time.Time) (stood bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if stood = h.stood(now); stood {
+		h.stopped, h.ticked = false, now
+	}
+	return stood
+}
+
 // beat writes the heartbeat, unless the programs have to be inert. Only the loop
-// calls it. If it did not for long, as a process that was stopped, what was announced
-// meanwhile may not have been read: every decision becomes stale first.
+// calls it. If it did not for long, every decision becomes stale first.
 func (h *heartbeat) beat() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	if !h.called.IsZero() && now.Sub(h.called) > stoodStill {
-		h.newGeneration("the daemon stood still")
+	if !h.called.IsZero() && now.Sub(h.called) > inertAfter {
+		h.newGeneration("the daemon was busy for long")
 	}
 	h.called = now
-	if h.paused || h.ended || h.rules.behind() || !h.may(now) {
+	if h.paused || h.ended || h.rules.behind() || h.stood(now) || !h.may(now) {
 		return nil
 	}
 	h.beats++
 	h.last, h.inert = now, false
-	return h.dp.Beat()
+	err := h.dp.Beat()
+	if h.stood(time.Now()) { // meanwhile
+		h.takeBack()
+	}
+	return err
 }
 
 // beatDuring runs wait, which may take seconds, and writes the heartbeat

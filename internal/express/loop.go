@@ -53,9 +53,7 @@ func (s *sweeper) piece(fn func(from uint32) (next uint32)) {
 
 // loop drives the modules until the daemon's context ends.
 func (d *Daemon) loop(s sources) error {
-	beat := time.NewTicker(beatInterval) // the only timer of an idle daemon
-	defer beat.Stop()
-	d.sources, d.beats = s, beat.C
+	d.sources = s
 	for {
 		if over, err := d.turn(nil); over || err != nil {
 			return err
@@ -257,6 +255,7 @@ func (d *Daemon) event(e datapath.Event, now time.Time) {
 // beat does what is due at each heartbeat, and writes it: less while devices are read or
 // hooked.
 func (d *Daemon) beat(now time.Time, idle bool) error {
+	d.resume(now)
 	if d.dp.EndsLost() {
 		d.endsLost()
 	}
@@ -275,6 +274,15 @@ func (d *Daemon) beat(now time.Time, idle bool) error {
 	}
 	d.sweepEarly(now)
 	return d.writeBeat(now)
+}
+
+// resume has everything read again after a standstill, before the next heartbeat.
+func (d *Daemon) resume(now time.Time) {
+	if d.heartbeat.resume(now) {
+		missed := changes.Event{Kind: changes.Overrun, Reason: "the daemon stood still", Topology: true}
+		d.stale(missed)
+		d.hooks.Note(missed)
+	}
 }
 
 // sweepEarly does what is due about early Conentries, and sets slots aside for others.

@@ -14,6 +14,7 @@ import (
 	"github.com/scon-project/scon/internal/express/contable"
 	"github.com/scon-project/scon/internal/express/datapath"
 	"github.com/scon-project/scon/internal/express/hooks"
+	"github.com/scon-project/scon/internal/express/rules"
 	"github.com/scon-project/scon/internal/host/changes"
 	"github.com/scon-project/scon/internal/service"
 )
@@ -198,26 +199,47 @@ func TestNoBeatAtTheEnd(t *testing.T) {
 	}
 }
 
-// A daemon that stood still, as one that was stopped, has every decision confirmed before its
-// heartbeat: it may not have read yet what has changed meanwhile.
+// A process that stood still, as one that was stopped, reads the rules and the devices again
+// before its heartbeat, and has every decision confirmed: it may not have read yet what has
+// changed meanwhile. A loop that was busy has every decision confirmed.
 func TestBeatAfterStandstill(t *testing.T) {
+	const late, long = inertAfter - beatInterval, inertAfter + 1
 	for name, c := range map[string]struct {
-		still time.Duration
-		stale bool
+		ticked, called time.Duration // ago
+		stale, missed  bool
 	}{
-		"late":    {stoodStill - beatInterval, false},
-		"stopped": {stoodStill + 1, true},
+		"late":    {late, late, false, false},
+		"busy":    {late, long, true, false},
+		"stopped": {long, long, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := idle(t)
-			d.table = new(contable.Table)
+			d.table, d.policy.live = new(contable.Table), rules.NewLive(rules.Options{})
 			b := counted(d)
-			if err := d.heartbeat.beat(); err != nil || b.generation != 0 {
-				t.Fatalf("generation %d at the first heartbeat: %v", b.generation, err)
+			beat := func(want int) {
+				t.Helper()
+				if err := d.heartbeat.beat(); err != nil || b.n != want {
+					t.Errorf("%d heartbeats, want %d: %v", b.n, want, err)
+				}
 			}
-			d.heartbeat.called = time.Now().Add(-c.still)
-			if err := d.heartbeat.beat(); err != nil || b.n != 2 || (b.generation != 0) != c.stale {
-				t.Errorf("%d heartbeats, generation %d at the last one: %v", b.n, b.generation, err)
+			now := time.Now()
+			d.heartbeat.tick(now)
+			beat(1)
+			d.heartbeat.ticked, d.heartbeat.called = now.Add(-c.ticked), now.Add(-c.called)
+			n := 2
+			if c.missed {
+				n = 1
+			}
+			beat(n)
+			d.heartbeat.tick(now) // its goroutine may run before the loop
+			d.resume(now)
+			if _, unread := d.heartbeat.unread(); unread != c.missed || d.hooks.Unsettled() != c.missed || (b.settings.Generation != 0) != c.stale {
+				t.Errorf("rules are to be read: %v, devices: %v; generation %d", unread, d.hooks.Unsettled(), b.settings.Generation)
+			}
+			change, _ := d.heartbeat.unread()
+			d.heartbeat.rulesRead(change)
+			if d.heartbeat.resume(now) {
+				t.Error("it stood still twice")
 			}
 		})
 	}
