@@ -1,6 +1,7 @@
 package express_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/express/composer"
+	"github.com/scon-project/scon/internal/express/conntrack"
 	"github.com/scon-project/scon/test/bed/lab"
 	"github.com/scon-project/scon/test/bed/scontest"
 )
@@ -100,6 +102,52 @@ func wantLease(t *testing.T, c *scontest.Connection, bound string, lease time.Du
 		}
 		return err
 	})
+}
+
+// A connection of UDP without replies loses its Conentry when its timeout is lowered so that
+// conntrack would forget it between two regular packets; one that is a stream keeps it, and its
+// lease.
+func TestTimeoutWithoutReplies(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	stream, c := b.Outgoing("udp", 1), b.Outgoing("udp", 1)
+	wantLease(t, stream, composer.BoundByConntrack, 40*time.Second)
+	scontest.SendNumbers(t, c.Client, c.Server, 1, time.Millisecond)
+	scontest.Eventually(t, "it goes express", func() error {
+		f, err := c.Flow()
+		if err == nil && f.ExpressPackets[0] == 0 {
+			err = errors.New("no packet has")
+		}
+		return err
+	})
+	before := trackedAs(t, c)
+	b.Sh(lab.Device, "sysctl -q -w net.netfilter.nf_conntrack_udp_timeout=1")
+	c.WaitGone()
+	if after := trackedAs(t, c); after != before {
+		t.Errorf("conntrack knew it as %d, and knows it as %d now", before, after)
+	}
+	wantLease(t, stream, composer.BoundByConntrack, 40*time.Second)
+}
+
+// trackedAs returns conntrack's number of an outgoing connection.
+func trackedAs(t *testing.T, c *scontest.Connection) uint32 {
+	t.Helper()
+	var conn conntrack.Conn
+	err := c.B.Do(lab.Device, func() error {
+		ct, err := conntrack.Open()
+		if err != nil {
+			return err
+		}
+		defer ct.Close()
+		conn, err = ct.Get(conntrack.Tuple{
+			Proto: unix.IPPROTO_UDP, Src: netip.MustParseAddrPort(c.Client.LocalAddr().String()), Dst: netip.MustParseAddrPort(c.Client.RemoteAddr().String()),
+		})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn.ID
 }
 
 // What bounds a connection's lease is found, and the lease is short where something

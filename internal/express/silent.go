@@ -48,12 +48,6 @@ var (
 	}
 )
 
-// Conntrack's timeouts that a connection may get which goes express.
-var (
-	tcpTimeouts = []string{"tcp_timeout_established", "tcp_timeout_unacknowledged", "tcp_timeout_max_retrans"}
-	udpTimeouts = []string{"udp_timeout_stream"}
-)
-
 func (s *silent) due(now time.Time) bool {
 	if now.Sub(s.polled) < silentInterval {
 		return false
@@ -69,7 +63,8 @@ func (s *silent) poll(devices []string, ageing time.Duration) (changed string) {
 	was := s.values
 	s.values = make(map[string]string, len(was))
 	s.limits = composer.Limits{
-		TCP: s.timeoutOf(tcpTimeouts), UDP: s.timeoutOf(udpTimeouts),
+		TCP: s.timeoutOf("tcp_timeout_established", "tcp_timeout_unacknowledged", "tcp_timeout_max_retrans"),
+		UDP: s.timeoutOf("udp_timeout_stream"), Unassured: s.timeoutOf("udp_timeout"),
 		Neighbour: never, Reachable: never, Table: ageing,
 	}
 	for _, name := range settings {
@@ -141,7 +136,7 @@ func (s *silent) read(name string) {
 const never = 24 * time.Hour
 
 // timeoutOf returns the least of conntrack's timeouts.
-func (s *silent) timeoutOf(names []string) time.Duration {
+func (s *silent) timeoutOf(names ...string) time.Duration {
 	least := never
 	for _, name := range names {
 		least = min(least, s.timeIn("net/netfilter/nf_conntrack_"+name, time.Second))

@@ -138,7 +138,7 @@ func newComposing(t testing.TB, connections int) *composing {
 		Conntrack: c.ct, Ports: port, Rules: port, Lease: time.Second, LeaseMax: time.Minute,
 		Keep: func(int, datapath.Kept) {},
 	})
-	c.SetLimits(Limits{TCP: time.Hour, UDP: time.Minute, Neighbour: time.Hour, Reachable: time.Hour, Table: time.Hour})
+	c.SetLimits(Limits{TCP: time.Hour, UDP: time.Minute, Unassured: time.Minute, Neighbour: time.Hour, Reachable: time.Hour, Table: time.Hour})
 	return c
 }
 

@@ -27,8 +27,8 @@ type Limits struct {
 	// PathMTU means that path MTUs which this host has learnt count for what it forwards.
 	PathMTU bool
 	// TCP and UDP are the shortest timeouts that conntrack may give an established
-	// connection.
-	TCP, UDP time.Duration
+	// connection, Unassured that of one of UDP before it is assured.
+	TCP, UDP, Unassured time.Duration
 	// Neighbour is how long the kernel keeps a neighbour that no packet uses, Reachable
 	// how long it believes one on average, Table how long a bridge keeps a MAC address.
 	Neighbour, Reachable, Table time.Duration
@@ -140,7 +140,7 @@ func (c *Composer) SetLimits(l Limits) {
 		return
 	}
 	c.leases.limits = l
-	if min(l.TCP, l.UDP) < 2*c.lease {
+	if min(l.TCP, l.UDP, l.Unassured) < 2*c.lease {
 		c.table.All(func(e *contable.Conentry) {
 			if !e.Untracked && l.timeout(c.table.Conn(e)) < 2*c.lease {
 				c.table.Retire(e)
@@ -220,6 +220,9 @@ func (c *Composer) movedAfter(e *contable.Conentry) (after time.Duration, bound 
 func (l Limits) timeout(conn conntrack.Conn) time.Duration {
 	if conn.Orig.Proto == unix.IPPROTO_TCP {
 		return l.TCP
+	}
+	if !conn.Assured() {
+		return min(l.UDP, l.Unassured) // it may become a stream with the next packet
 	}
 	return l.UDP
 }

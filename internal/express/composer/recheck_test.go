@@ -87,7 +87,7 @@ func TestConfirmMark(t *testing.T) {
 	table, _ := newTable(t, 1)
 	judge := &marksJudge{onePort{port: discover.Port{Index: 7}}}
 	c := New(Options{Table: table, Ports: judge, Rules: judge, Lease: time.Second, LeaseMax: time.Minute, Keep: func(int, datapath.Kept) {}})
-	c.SetLimits(Limits{TCP: time.Hour, UDP: time.Hour})
+	c.SetLimits(Limits{TCP: time.Hour, UDP: time.Hour, Unassured: time.Hour})
 	conn := masqueraded(4000)
 	e, err := table.Compose(contable.End{Port: 7}, conn.Orig, conn, time.Now())
 	if err != nil {
