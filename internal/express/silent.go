@@ -19,9 +19,13 @@ type silent struct {
 	values map[string]string // by file
 	limits composer.Limits
 	files  *sysctl.Reader
+
+	// had and has are what files were at the last poll and are at this one, without those that
+	// could not be read.
+	had, has map[string]string
 }
 
-// silentInterval is half of what the guarantee allows.
+// silentInterval is half of what the guarantee allows: a file may fail to be read once.
 const silentInterval = 400 * time.Millisecond
 
 // mostWatched bounds the devices whose settings are watched: with more of them (routed
@@ -62,6 +66,7 @@ func (s *silent) due(now time.Time) bool {
 func (s *silent) poll(devices []string, ageing time.Duration) (changed string) {
 	was := s.values
 	s.values = make(map[string]string, len(was))
+	s.had, s.has = s.has, make(map[string]string, len(s.has))
 	s.limits = composer.Limits{
 		TCP: s.timeoutOf("tcp_timeout_established", "tcp_timeout_unacknowledged", "tcp_timeout_max_retrans"),
 		UDP: s.timeoutOf("udp_timeout_stream"), Unassured: s.timeoutOf("udp_timeout"),
@@ -88,8 +93,8 @@ func (s *silent) poll(devices []string, ageing time.Duration) (changed string) {
 		}
 	}
 	s.limits.BridgesCall4, s.limits.BridgesCall6 = s.isOn("bridge/bridge-nf-call-iptables"), s.isOn("bridge/bridge-nf-call-ip6tables")
-	events, err := s.files.Read("net/netfilter/nf_conntrack_events")
-	s.limits.HidesEnds = events == "0" || err != nil && !errors.Is(err, fs.ErrNotExist)
+	events, ok := s.get("net/netfilter/nf_conntrack_events")
+	s.limits.HidesEnds = events == "0" || !ok
 	s.limits.NeighbourChoosesNexthop = s.isOn("ipv4/fib_multipath_use_neigh")
 	s.readLearnt(devices)
 	s.files.Trim()
@@ -125,11 +130,22 @@ func (s *silent) isOn(name string) bool { return s.values[name] != "" && s.value
 
 // read reads a setting. One that does not exist has no value.
 func (s *silent) read(name string) {
-	var err error
-	s.values[name], err = s.files.Read("net/" + name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	var ok bool
+	if s.values[name], ok = s.get("net/" + name); !ok {
 		s.limits.Unwatched = "a setting cannot be read"
 	}
+}
+
+// get reads a file, "" if it does not exist. One that cannot be read, as while the process has too
+// many files open, is what it was at the last poll: false if it could not be read then either.
+func (s *silent) get(file string) (value string, ok bool) {
+	value, err := s.files.Read(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		value, ok = s.had[file]
+		return value, ok
+	}
+	s.has[file] = value
+	return value, true
 }
 
 // never is longer than any lease.
@@ -146,8 +162,8 @@ func (s *silent) timeoutOf(names ...string) time.Duration {
 
 // timeIn reads a setting in a unit of time, never if there is none, 0 if it cannot be read.
 func (s *silent) timeIn(name string, unit time.Duration) time.Duration {
-	value, err := s.files.Read(name)
-	if errors.Is(err, fs.ErrNotExist) {
+	value, ok := s.get(name)
+	if ok && value == "" {
 		return never
 	}
 	n, err := strconv.ParseUint(value, 10, 32)
