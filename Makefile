@@ -62,8 +62,8 @@ export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/
 # for TLS, which no socket has) is not inlined: by 1 MB less. The ways of packets, connections and rules are.
 NOT_INLINED := archive/... compress/... crypto/... debug/... encoding/asn1/... internal/zstd math/big mime/... net/... regexp/... text/... vendor/... \
 	$(addprefix github.com/,cilium/ebpf/... containernetworking/... goccy/... google/nftables/... spf13/... vishvananda/...) \
-	$(addprefix github.com/scon-project/scon/,cmd/... $(addprefix internal/,api cli config doctor express/discover express/liberal express/metrics host/cores \
-	host/programs httpconn live metrics pin pipe/control redact report service startup startup/cni startup/control startup/devices startup/docker startup/ipam \
+	$(addprefix github.com/scon-project/scon/,cmd/... $(addprefix internal/,api cli config doctor express/discover express/liberal express/metrics host/bpfload \
+	host/cores host/netdev host/netns host/programs host/tcfilter httpconn live metrics pin pipe/control redact report service startup startup/cni startup/control startup/devices startup/docker startup/ipam \
 	state suggest top web))
 SCONFLAGS := -trimpath -tags "$(TAGS)" $(NOT_INLINED:%=-gcflags=%=-l)
 
