@@ -57,8 +57,16 @@ const (
 	tcpSACKPermitted = 0x02
 )
 
-// createAttempts is how often Renew tries to create an entry.
-const createAttempts = 3
+// ErrFull means that conntrack's table was full for long, and others took every place.
+var ErrFull = errors.New("conntrack's table is full")
+
+// createAttempts is how often Renew tries to create an entry. While the table is full it tries
+// again after createPause, for waitForRoom in all calls.
+const (
+	createAttempts = 3
+	createPause    = 10 * time.Millisecond
+	waitForRoom    = time.Second
+)
 
 // Entry is a TCP connection with all that Renew creates again.
 type Entry struct {
@@ -103,10 +111,11 @@ func (c Conn) SeenInWindow() (both, any bool) {
 	return c.TCPFlags[0]&c.TCPFlags[1]&tcpMaxAckSet != 0, (c.TCPFlags[0]|c.TCPFlags[1])&tcpMaxAckSet != 0
 }
 
-// Renewer replaces entries. It is safe for concurrent use.
+// Renewer replaces entries. It is safe for concurrent use, but for Renew.
 type Renewer struct {
 	*Client
 	commands *nlmsg.Commands
+	room     time.Duration // Renew may wait for
 }
 
 // OpenRenewer opens one for the namespace of the calling thread.
@@ -119,7 +128,7 @@ func OpenRenewer() (*Renewer, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return &Renewer{c, commands}, nil
+	return &Renewer{c, commands, waitForRoom}, nil
 }
 
 // Close closes it.
@@ -134,8 +143,11 @@ func (r *Renewer) Close() error {
 // rule drops it. What is lost: counters, the time of the connection's begin, a timeout
 // policy, and the device of masquerading. The error wraps ErrNotFound if the connection
 // has ended, and ErrLost if its entry could not be created again; with any other one
-// nothing has changed.
+// nothing has changed. It is ErrFull once calls have waited for room in the table in vain.
 func (r *Renewer) Renew(e Entry) error {
+	if r.room <= 0 {
+		return ErrFull
+	}
 	remove, create := e.commands()
 	refused, err := r.commands.Each(remove, create)
 	if err != nil {
@@ -153,7 +165,13 @@ func (r *Renewer) Renew(e Entry) error {
 		}
 		return fmt.Errorf("%s: %w", remove.What, gone)
 	}
-	for i := 1; i < createAttempts && lost != nil; i++ {
+	for i := 1; lost != nil; i++ {
+		if full := errors.Is(lost, unix.ENOMEM); full && r.room > 0 {
+			time.Sleep(createPause)
+			r.room -= createPause
+		} else if full || i >= createAttempts {
+			break
+		}
 		lost = r.commands.Do(create)
 	}
 	if lost != nil {

@@ -204,6 +204,7 @@ func (w *work) renew(chosen []*conn) (renewed []*conn, err error) {
 		return nil, nil
 	}
 	defer g.Close()
+	var left []*conn
 	for _, c := range chosen {
 		w.progress(len(w.all)-len(chosen), len(w.all))
 		e, err := w.ct.Entry(c.Tuple) // what has changed since, such as the mark
@@ -220,9 +221,14 @@ func (w *work) renew(chosen []*conn) (renewed []*conn, err error) {
 			c.over = true
 		case errors.Is(err, conntrack.ErrLost):
 			c.Outcome, c.Reason = Lost, err.Error()
+		case errors.Is(err, conntrack.ErrFull):
+			left = append(left, c)
 		default:
 			c.Reason = err.Error()
 		}
+	}
+	for _, c := range left {
+		c.Reason = fmt.Sprintf("%v: %d connections are left as they are", conntrack.ErrFull, len(left))
 	}
 	return renewed, nil
 }
