@@ -114,7 +114,7 @@ func (b backend) Explain(subject string) (api.Explanation, error) {
 			found[f.Orig] = append(found[f.Orig], v.flowFindings(f)...)
 		}
 		x.Flows = append(x.Flows, f)
-		x.Express = x.Express || f.State == api.FlowExpress && v.forwards()
+		x.Express = x.Express || f.State == api.FlowExpress && v.state(time.Now()) == api.StateActive
 	})
 	if err != nil {
 		return api.Explanation{}, err

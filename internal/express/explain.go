@@ -30,7 +30,7 @@ func (v view) explain(s api.Subject, x *api.Explanation) error {
 			Level: "warn", What: "SCON is paused: every packet goes regular", Remedy: "scon resume",
 		})
 	}
-	if f, unread := v.policy.unreadFinding(); unread {
+	if f, inert := v.inertFinding(time.Now()); inert {
 		x.Findings = append(x.Findings, f)
 	}
 	if s.Container == "" {
@@ -154,9 +154,6 @@ func overlayFindings(p *hooks.Port) (all []api.Finding) {
 	}
 	return all
 }
-
-// forwards reports whether express packets are forwarded at all.
-func (v view) forwards() bool { return !v.heartbeat.isPaused() && v.policy.err == nil }
 
 // flowFindings are what there is to say of a Conentry.
 func (v view) flowFindings(f api.Flow) []api.Finding {

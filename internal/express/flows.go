@@ -91,7 +91,7 @@ func (v view) flow(e *contable.Conentry) api.Flow {
 	if f.Opened {
 		flow.Direction = api.DirectionOut
 	}
-	if v.state() != api.StateActive {
+	if v.state(time.Now()) != api.StateActive {
 		flow.LeaseMS = 0
 	}
 	if f.Decided {

@@ -45,10 +45,8 @@ func (v view) ready(now time.Time) error {
 	for _, dev := range v.hooks.Unhooked() {
 		errs = append(errs, fmt.Errorf("%s could not be hooked: %s", dev.Dev, dev.Reason))
 	}
-	if f, unread := v.policy.unreadFinding(); unread {
+	if f, inert := v.inertFinding(now); inert {
 		errs = append(errs, fmt.Errorf("%s: %s", f.What, f.Why))
-	} else if quiet := v.heartbeat.silence(now); quiet > silenceLimit {
-		errs = append(errs, fmt.Errorf("every packet goes regular: no heartbeat for %d ms", quiet.Milliseconds()))
 	}
 	return errors.Join(errs...)
 }

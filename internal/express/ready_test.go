@@ -7,28 +7,42 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/scon-project/scon/internal/api"
 )
 
-// Ready says what keeps packets regular.
+// Ready says what keeps packets regular, and the state is that of the programs.
 func TestReady(t *testing.T) {
 	now := time.Now()
 	for name, c := range map[string]struct {
 		change func(*heartbeat, *policy)
 		want   string // "" for ready
+		state  string
 	}{
-		"on time":      {func(*heartbeat, *policy) {}, ""},
-		"late":         {func(h *heartbeat, _ *policy) { h.last = now.Add(-3 * time.Second) }, "no heartbeat for 3000 ms"},
-		"paused":       {func(h *heartbeat, _ *policy) { h.last, h.paused = now.Add(-time.Hour), true }, ""},
-		"rules unread": {func(_ *heartbeat, p *policy) { p.err = errors.New("locked") }, "the rules could not be read: locked"},
+		"on time": {func(*heartbeat, *policy) {}, "", api.StateActive},
+		"late":    {func(h *heartbeat, _ *policy) { h.last = now.Add(-3 * time.Second) }, "no heartbeat for 3000 ms", api.StateInert},
+		"paused":  {func(h *heartbeat, _ *policy) { h.last, h.paused = now.Add(-time.Hour), true }, "", api.StatePaused},
+		"never":   {func(h *heartbeat, _ *policy) { h.last = time.Time{} }, "no heartbeat for 60000 ms", api.StateInert},
+		"rules cannot be read": {
+			func(_ *heartbeat, p *policy) { p.err = errors.New("locked") }, "the rules could not be read: locked", api.StateInert,
+		},
+		"rules are being read": {func(h *heartbeat, _ *policy) { h.rules.announced++ }, "", api.StateActive},
+		"rules are unread for long": {
+			func(h *heartbeat, _ *policy) { h.rules.announced, h.last = 1, now.Add(-3*time.Second) },
+			"no heartbeat for 3000 ms, as changed rules are not known yet", api.StateInert,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := view{hooks: idle(t).hooks, heartbeat: &heartbeat{last: now}, policy: new(policy)}
+			v := view{hooks: idle(t).hooks, heartbeat: &heartbeat{last: now}, policy: new(policy), started: now.Add(-time.Minute)}
 			c.change(v.heartbeat, v.policy)
 			switch err := v.ready(now); {
 			case c.want == "" && err != nil:
 				t.Error(err)
 			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
 				t.Errorf("got %v, want %s", err, c.want)
+			}
+			if got := v.state(now); got != c.state {
+				t.Errorf("state %s, want %s", got, c.state)
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package express
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"sort"
@@ -63,9 +64,9 @@ func (v view) status() (api.Status, error) {
 		return api.Status{}, err
 	}
 	byPort, sum := v.table.Totals()
-	process := api.ThisProcess(v.opts.Version)
+	process, now := api.ThisProcess(v.opts.Version), time.Now()
 	s := api.Status{
-		State:      v.state(),
+		State:      v.state(now),
 		Kernel:     kernel(),
 		Mode:       v.dp.Mode(),
 		Generation: v.dp.Settings().Generation,
@@ -93,7 +94,7 @@ func (v view) status() (api.Status, error) {
 			DiscardedPackets: v.table.Discarded().Packets,
 		},
 	}
-	if f, unread := v.policy.unreadFinding(); unread {
+	if f, inert := v.inertFinding(now); inert {
 		s.Why = f.What + ": " + f.Why
 	}
 	for index, u := range v.hooks.Uplinks() {
@@ -143,15 +144,30 @@ func (v view) status() (api.Status, error) {
 	return s, nil
 }
 
-func (v view) state() string {
-	switch {
-	case v.heartbeat.isPaused():
+func (v view) state(now time.Time) string {
+	if v.heartbeat.isPaused() {
 		return api.StatePaused
-	case v.policy.err != nil:
-		return api.StateInert
-	default:
-		return api.StateActive
 	}
+	if _, inert := v.inertFinding(now); inert {
+		return api.StateInert
+	}
+	return api.StateActive
+}
+
+// inertFinding says why nothing goes express for long, though SCON is not paused.
+func (v view) inertFinding(now time.Time) (f api.Finding, inert bool) {
+	if f, unread := v.policy.unreadFinding(); unread {
+		return f, true
+	}
+	quiet := min(v.heartbeat.silence(now), now.Sub(v.started))
+	if quiet <= silenceLimit {
+		return f, false
+	}
+	f = api.Finding{Level: "fail", What: "every packet goes regular", Why: fmt.Sprintf("no heartbeat for %d ms", quiet.Milliseconds())}
+	if _, unread := v.heartbeat.unread(); unread {
+		f.Why += ", as changed rules are not known yet"
+	}
+	return f, true
 }
 
 func (v view) hooksOf(ifindex int, dev string, hooks []datapath.Hook) (all []api.Hook) {
