@@ -164,6 +164,9 @@ func (v view) flowFindings(f api.Flow) []api.Finding {
 	if elsewhere, is := v.elsewhereFinding(f); is {
 		found = append(found, elsewhere)
 	}
+	if outer, is := v.outerFinding(f); is {
+		found = append(found, outer)
+	}
 	if f.State != api.FlowComposing {
 		return found
 	}
@@ -231,24 +234,54 @@ func (v view) leaseFinding(f api.Flow) api.Finding {
 // a connection's packets pass.
 func (v view) leftOut(orig api.Tuple) (s discover.Skipped, left bool) {
 	for _, end := range []string{orig.Dst, orig.Src} {
-		routes, err := netlink.RouteGet(net.ParseIP(end))
-		if err != nil || len(routes) == 0 {
+		_, dev := wayTo(net.ParseIP(end))
+		if dev == nil {
 			continue
 		}
-		l, err := netlink.LinkByIndex(routes[0].LinkIndex)
-		if err != nil {
-			continue
+		if why := v.hooks.KeptBridge(dev.Index); why != "" {
+			return discover.Skipped{Dev: dev.Name, Reason: why}, true
 		}
-		dev := l.Attrs().Name
-		if why := v.hooks.KeptBridge(l.Attrs().Index); why != "" {
-			return discover.Skipped{Dev: dev, Reason: why}, true
-		}
-		i := slices.IndexFunc(v.hooks.Skipped(), func(s discover.Skipped) bool { return s.Dev == dev })
+		i := slices.IndexFunc(v.hooks.Skipped(), func(s discover.Skipped) bool { return s.Dev == dev.Name })
 		if i >= 0 {
 			return v.hooks.Skipped()[i], true
 		}
 	}
 	return s, false
+}
+
+// outerFinding says that packets stay regular which a tunnel sends where their route says, by a
+// device where express packets do not get the tunnel's headers.
+func (v view) outerFinding(f api.Flow) (finding api.Finding, is bool) {
+	for _, end := range []string{f.Orig.Dst, f.Orig.Src} {
+		gateway, tunnel := wayTo(net.ParseIP(end))
+		if tunnel == nil || !v.hooks.Uplinks()[tunnel.Index].ByRoute {
+			continue
+		}
+		_, dev := wayTo(gateway)
+		if dev == nil {
+			continue
+		}
+		if below, hooked := v.hooks.Uplinks()[dev.Index]; !hooked || below.Bare() || below.Bridge.Index != 0 {
+			return api.Finding{
+				Level: "warn", What: "packets that leave by " + tunnel.Name + " go regular",
+				Why: "the tunnel sends them by " + dev.Name + ", which is not hooked, has no MAC addresses or is a port of a bridge",
+			}, true
+		}
+	}
+	return finding, false
+}
+
+// wayTo returns the gateway and the device by which this host sends to an address, nil for none.
+func wayTo(addr net.IP) (gateway net.IP, dev *netlink.LinkAttrs) {
+	routes, err := netlink.RouteGet(addr)
+	if err != nil || len(routes) == 0 {
+		return nil, nil
+	}
+	l, err := netlink.LinkByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return nil, nil
+	}
+	return routes[0].Gw, l.Attrs()
 }
 
 // mostTracked bounds how many connections are explained that only conntrack

@@ -115,6 +115,64 @@ func TestExplainLeftOut(t *testing.T) {
 	})
 }
 
+// What a tunnel sends where its route says, by a device where express packets do not get the
+// tunnel's headers, is explained by that device.
+func TestExplainTunnelBelow(t *testing.T) {
+	t.Parallel()
+	for name, lay := range map[string]func(b *scontest.Bed){
+		"not hooked": func(b *scontest.Bed) {
+			b.Sh(lab.Device, `
+				ip link add below type veth peer name below netns `+b.Node(lab.Edge)+`
+				tc qdisc add dev below clsact
+				tc filter add dev below ingress pref 7 protocol ip u32 match ip protocol 1 0xff classid 1:1`)
+		},
+		"without MAC addresses": func(b *scontest.Bed) {
+			need(b, "ip link add below type gre local 10.77.0.1 remote 10.77.0.2", "ip link del below")
+			b.Sh(lab.Device, "ip link add below type gre local 10.77.0.1 remote 10.77.0.2")
+			b.Sh(lab.Edge, "ip link add below type gre local 10.77.0.2 remote 10.77.0.1")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := scontest.New(t, scontest.Layout{})
+			layByRoute(b)
+			lay(b)
+			b.Sh(lab.Device, `
+				ip addr add 10.79.0.1/24 dev below
+				ip link set below up`)
+			b.Sh(lab.Edge, `
+				ip addr add 10.79.0.2/24 dev below
+				ip link set below up
+				ip link add up1 type ipip local 10.79.0.2
+				ip link set up1 up
+				sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.up1.rp_filter=0`)
+			b.Up()
+			c := b.Connect("udp", lab.Container(1), lab.Edge, netip.AddrPortFrom(lab.SecondEdge, 0))
+			subject := fmt.Sprintf("udp:%s->%s", c.Client.LocalAddr(), c.Client.RemoteAddr())
+			explained := func() (text string) {
+				c.MustPing(5)
+				x, err := b.Daemon.Explain(subject)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return fmt.Sprint(x.Findings)
+			}
+			const want = "the tunnel sends them by below,"
+			skipsSecond(c.GoExpress())
+			if text := explained(); strings.Contains(text, want) {
+				t.Errorf("by eth0: %s", text)
+			}
+			b.Sh(lab.Device, "ip route replace 10.78.0.2/32 via 10.79.0.2 dev up0 onlink")
+			scontest.Eventually(t, "the device is named", func() error {
+				if text := explained(); !strings.Contains(text, "packets that leave by up0 go regular") || !strings.Contains(text, want) {
+					return fmt.Errorf("%s", text)
+				}
+				return nil
+			})
+		})
+	}
+}
+
 // After a container has got another network with the better default route, what it sends of
 // an established connection enters by that one, and goes regular: explain says so.
 func TestExplainOtherWay(t *testing.T) {
