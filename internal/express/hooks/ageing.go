@@ -1,6 +1,7 @@
 package hooks
 
 import (
+	"errors"
 	"math"
 	"slices"
 	"time"
@@ -24,20 +25,24 @@ const ageingInterval = 5 * time.Second
 // MAC address, the longest one there is without a bridge.
 func (h *Hooks) Ageing() time.Duration { return h.ageing.least }
 
-// ask asks the bridges among devices again, if that is due.
+// ask asks the bridges among devices again, if that is due. What is known stays while one cannot
+// be asked.
 func (a ageing) ask(devices []rules.Device, now time.Time) ageing {
 	const userHZ = 100
 	if now.Sub(a.asked) < ageingInterval {
 		return a
 	}
-	a = ageing{math.MaxInt64, now}
+	fresh := ageing{math.MaxInt64, now}
 	for _, dev := range devices {
 		l, err := netlink.LinkByIndex(dev.Index)
-		if bridge, ok := l.(*netlink.Bridge); err == nil && ok && bridge.AgeingTime != nil {
-			a.least = min(a.least, time.Duration(*bridge.AgeingTime)*time.Second/userHZ)
+		if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
+			return a
+		}
+		if bridge, ok := l.(*netlink.Bridge); ok && bridge.AgeingTime != nil {
+			fresh.least = min(fresh.least, time.Duration(*bridge.AgeingTime)*time.Second/userHZ)
 		}
 	}
-	return a
+	return fresh
 }
 
 // bridges are the devices on the path that may be bridges.
