@@ -100,7 +100,14 @@ func Serve(ctx context.Context, o Options, s Server) (_ <-chan struct{}, err err
 			if begin == nil {
 				return nil, err
 			}
-			return func() { replaced.Store(true); notifyReloading(); begin() }, nil
+			return func() {
+				if ctx.Err() != nil {
+					return // nobody would end the next one
+				}
+				replaced.Store(true)
+				notifyReloading()
+				begin()
+			}, nil
 		})
 	}
 	servers.Go(func() {

@@ -143,3 +143,29 @@ func TestServe(t *testing.T) {
 		t.Errorf("notified %q, want %q", got, stopping)
 	}
 }
+
+// A service that is about to end begins nothing again: nobody would end it then.
+func TestReloadWhileEnding(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	began := make(chan struct{})
+	o := Options{
+		StateDir: dir, Socket: state.Express.Socket(dir), Logger: slog.New(slog.DiscardHandler),
+		Reload: func() (func(), error) {
+			cancel()
+			return func() { close(began) }, nil
+		},
+	}
+	done, err := Serve(ctx, o, Server{Service: state.Express, Handler: http.NotFoundHandler(), Failed: func() { t.Error("serving failed") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = api.Dial(o.Socket).Reload(false) // its answer may be cut off
+	<-done
+	select {
+	case <-began:
+		t.Error("it began again")
+	case <-time.After(100 * time.Millisecond):
+	}
+}
