@@ -16,7 +16,8 @@ import (
 
 // Question is what a queue asks of a packet and express packets lack, conntrack's entry or
 // the route, or what they alone have: the sender's socket, of which IP relieves those that it
-// forwards (skb_orphan in the kernel's net/ipv4/ip_input.c).
+// forwards (skb_orphan in the kernel's net/ipv4/ip_input.c), and the port as input device,
+// where those of the regular path have the bridge.
 type Question struct {
 	At  string // "qdisc cake at eth0, by nat"; "" is none
 	All bool   // it asks of every packet; else express packets with translated addresses answer otherwise
@@ -82,6 +83,10 @@ func (s *Scanner) readQuestion(skip func(ifindex int) bool) (found Question, err
 				found = found.worse(Question{At: fmt.Sprintf("%s filter at %s, by %s", f.kind, s.devices[b.ifindex].Attrs().Name, what), All: all})
 			}
 		})
+		if errors.Is(err, unix.EMSGSIZE) { // as by fw without handles (fw_walk in the kernel's net/sched/cls_fw.c)
+			found = found.worse(Question{At: fmt.Sprintf("filters at %s, which the kernel does not list", s.devices[b.ifindex].Attrs().Name), All: true})
+			continue
+		}
 		if err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EINVAL) { // gone, or no filters there
 			return found, fmt.Errorf("list filters of device %d: %w", b.ifindex, err)
 		}
@@ -167,7 +172,7 @@ func (t tcmsg) asksNAT() bool {
 
 // asks says what a filter asks, "" for nothing, and whether of all packets. The actions ct,
 // ctinfo and connmark look up an entry as cake does; route, the keys of flow and flower, and
-// targets of iptables (before Linux 6.8) do not.
+// targets of iptables (before Linux 6.8) do not, and neither does indev.
 func (t tcmsg) asks() (what string, all bool) {
 	const (
 		flowKeys = 1 // TCA_FLOW_KEYS
@@ -176,6 +181,10 @@ func (t tcmsg) asks() (what string, all bool) {
 		flowerConntrack, flowerConntrackEnd        = 91, 98 // TCA_FLOWER_KEY_CT_STATE to TCA_FLOWER_KEY_CT_LABELS_MASK
 		basicEmatches, flowEmatches         uint16 = 2, 11  // TCA_BASIC_EMATCHES, TCA_FLOW_EMATCHES
 	)
+	indev := map[string]uint16{"flower": 2, "fw": 3, "u32": 8}[t.kind] // TCA_*_INDEV
+	if indev != 0 && t.option(indev) != nil {
+		return "the input device", true
+	}
 	switch t.kind {
 	case "route":
 		return "the route's realm", true

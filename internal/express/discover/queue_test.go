@@ -54,6 +54,9 @@ func TestAsks(t *testing.T) {
 		{"flower", nlmsg.Attr(91, []byte{10, 0}), "conntrack's keys", true}, // ct_state
 		{"flower", u32(95, 5), "conntrack's keys", true},                    // ct_mark
 		{"flower", u32(100, 5), "", false},                                  // hash
+		{"flower", nlmsg.Attr(2, []byte("docker0\x00")), "the input device", true},
+		{"fw", nlmsg.Attr(3, []byte("docker0\x00")), "the input device", true},
+		{"u32", nlmsg.Attr(8, []byte("docker0\x00")), "the input device", true},
 		{"u32", action(7, "xt"), "action xt", true},
 		{"u32", action(7, "mirred"), "", false},
 		{"u32", action(7, "csum"), "", false},
@@ -82,6 +85,9 @@ func TestReadQuestion(t *testing.T) {
 		{"filter at the ingress", "tc qdisc add dev d0 clsact\ntc filter add dev d0 ingress matchall action connmark", ""},
 		{"flow", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: protocol ip handle 1 flow hash keys nfct-src divisor 64", "flow filter at d0, by conntrack's keys"},
 		{"conntrack's state", "tc qdisc add dev d0 clsact\ntc filter add dev d0 egress protocol ip flower ct_state +trk+est action pass", "flower filter at d0, by conntrack's keys"},
+		{"input device", "tc qdisc add dev d0 clsact\ntc filter add dev d0 egress protocol ip flower indev d0 action pass", "flower filter at d0, by the input device"},
+		{"input device of u32", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: protocol ip u32 match u32 0 0 indev d0 classid 1:1", "u32 filter at d0, by the input device"},
+		{"filters that cannot be listed", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: protocol ip fw", "filters at d0, which the kernel does not list"},
 		{"times", "tc qdisc add dev d0 root etf clockid CLOCK_TAI delta 300000", "qdisc etf at d0, by the sender's socket"},
 		{"cgroup", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: handle 1: cgroup", "cgroup filter at d0, by the sender's cgroup"},
 		{"metadata", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: protocol ip basic match 'meta(sk_family eq 2)' classid 1:1", "basic filter at d0, by ematch meta"},
