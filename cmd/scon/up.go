@@ -216,15 +216,16 @@ func handOver(pid int) error {
 		return fmt.Errorf("watch the daemon (pid %d): %w", pid, err)
 	}
 	defer unix.Close(handle)
-	if err := unix.PidfdSendSignal(handle, unix.SIGUSR1, nil, 0); err != nil {
-		return fmt.Errorf("ask the daemon (pid %d) to hand over: %w", pid, err)
-	}
-	for end := time.Now().Add(handsOver); !ends(handle); {
-		if time.Now().After(end) {
-			return fmt.Errorf("the daemon (pid %d) does not hand over; end it with 'kill -9 %[1]d', then run 'scon up' again", pid)
+	for end := time.Now().Add(handsOver); time.Now().Before(end); {
+		// Again and again: one that executes itself again hears nothing for a moment.
+		if err := unix.PidfdSendSignal(handle, unix.SIGUSR1, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("ask the daemon (pid %d) to hand over: %w", pid, err)
+		}
+		if ends(handle) {
+			return nil
 		}
 	}
-	return nil
+	return fmt.Errorf("the daemon (pid %d) does not hand over; end it with 'kill -9 %[1]d', then run 'scon up' again", pid)
 }
 
 // unitName returns the name of the service's systemd unit.
