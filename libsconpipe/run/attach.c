@@ -38,7 +38,7 @@ void attach_settings(void)
 {
 	const char *text = getenv("SCON_RUN_AFTER");
 
-	if (text)
+	if (text && after == AFTER) /* else an earlier constructor has made an io_uring */
 		after = strtoull(text, NULL, 10);
 	session_settings();
 }

@@ -296,6 +296,11 @@ int main(int argc, char **argv)
 		image_serve(argv[2], argv[3]);
 	if (argc == 4 && !strcmp(argv[1], "own"))
 		image_own(argv[2], argv[3]);
+	current = "early";
+	if (argc == 2 && !strcmp(argv[1], "early")) {
+		wait_by_ring();
+		return 0;
+	}
 	if (argc == 2 && !strcmp(argv[1], "nothing"))
 		return 0;
 	for (i = 0; i < sizeof(cases) / sizeof(*cases); i++) {

@@ -75,6 +75,7 @@ void signals_stopped(const char *broker);
 void load_duplex(const char *address, const char *port);
 void image_serve(const char *descriptor, const char *left);
 void image_own(const char *a, const char *b);
+void wait_by_ring(void);
 pthread_t start(void *(*fn)(void *), int fd);
 
 /* clang-format off */
@@ -99,7 +100,7 @@ pthread_t start(void *(*fn)(void *), int fd);
 	X(behind) X(moveonce) X(urgentout) X(dupout) X(oncehup) X(optionmoves) X(peekmove) X(cuts) \
 	X(held) X(exits) X(shuts) X(crowded) X(killedunread) X(peekover) \
 	X(onway) X(smallbuf) X(shrunkbuf) X(receiver) X(async) X(atmark) \
-	X(sizes) X(unused) X(flags) X(uring)
+	X(sizes) X(unused) X(flags) X(uring) X(uringfirst)
 /* clang-format on */
 
 #define DECLARE(name) void case_##name(void);

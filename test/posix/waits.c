@@ -288,8 +288,16 @@ void case_crowded(void)
 		close_pair(p[i]);
 }
 
+static struct io_uring_params params;
+static int ring = -1;
+
+static void make_ring(void)
+{
+	ring = syscall(SYS_io_uring_setup, 1, &params);
+}
+
 /* watch_by_ring adds a descriptor to a set by an io_uring, if the system has it. */
-static int watch_by_ring(int ring, struct io_uring_params *params, int set, int fd)
+static int watch_by_ring(int set, int fd)
 {
 	struct epoll_event e = { .events = EPOLLIN };
 	char *q = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, ring,
@@ -304,21 +312,20 @@ static int watch_by_ring(int ring, struct io_uring_params *params, int set, int 
 				      .addr = (uintptr_t)&e,
 				      .len = EPOLL_CTL_ADD,
 				      .off = fd };
-	*(unsigned int *)(q + params->sq_off.array) = 0;
-	__atomic_store_n((unsigned int *)(q + params->sq_off.tail), 1, __ATOMIC_RELEASE);
+	*(unsigned int *)(q + params.sq_off.array) = 0;
+	__atomic_store_n((unsigned int *)(q + params.sq_off.tail), 1, __ATOMIC_RELEASE);
 	return syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) -
 	       1;
 }
 
-static void ring_child(void)
+void wait_by_ring(void)
 {
-	struct io_uring_params params = { 0 };
-	int ring = syscall(SYS_io_uring_setup, 1, &params), set = epoll_create1(0);
+	int set = epoll_create1(0);
 	struct pair p = cold_pair(-1);
 	struct epoll_event e;
 	char byte;
 
-	result("watch", watch_by_ring(ring, &params, set, p.b));
+	result("watch", watch_by_ring(set, p.b));
 	warm_up(p);
 	write(p.a, "x", 1);
 	result("wait", epoll_wait(set, &e, 1, 1000));
@@ -332,8 +339,33 @@ void case_uring(void)
 	pid_t child = fork();
 
 	if (!child) {
-		ring_child();
+		make_ring();
+		wait_by_ring();
 		_exit(0);
+	}
+	result("child", waitpid(child, NULL, 0) == child);
+}
+
+#ifndef SANITIZED
+/* As a library's constructor may that runs before the others; musl calls none. */
+static void make_early(int argc, char **argv)
+{
+	if (argc == 2 && !strcmp(argv[1], "early"))
+		make_ring();
+}
+
+__attribute__((section(".preinit_array"),
+	       used)) static void (*early)(int, char **) = make_early;
+#endif
+
+/* An image makes an io_uring before libsconrun begins. */
+void case_uringfirst(void)
+{
+	pid_t child = fork();
+
+	if (!child) {
+		execl("/proc/self/exe", "image", "early", (char *)NULL);
+		_exit(1);
 	}
 	result("child", waitpid(child, NULL, 0) == child);
 }
