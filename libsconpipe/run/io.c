@@ -72,7 +72,8 @@ static bool invalid(const struct iovec *iov, size_t count)
 
 static bool invalid_message(const struct msghdr *msg)
 {
-	return bad_address(msg) || invalid(msg->msg_iov, msg->msg_iovlen);
+	return bad_address(msg) || invalid(msg->msg_iov, msg->msg_iovlen) ||
+	       (msg->msg_name && (int)msg->msg_namelen < 0);
 }
 
 static size_t length(const struct iovec *iov, size_t count)
@@ -219,8 +220,8 @@ static int recv_messages(struct channel *ch, int fd, struct mmsghdr *all,
 		ssize_t n =
 			recv_message(ch, fd, &all[i].msg_hdr, flags & ~MSG_WAITFORONE);
 
-		if (n < 0 && i)
-			channel_fail(ch, -errno);
+		if (n < 0 && i && errno != EAGAIN && errno != EINTR)
+			ch->s->error = errno; /* for the next call: EFAULT, too */
 		if (n < 0)
 			return i ? (int)i : -1;
 		all[i].msg_len = n;

@@ -81,3 +81,37 @@ void case_flags(void)
 	result("errors", recv(p.b, buf, 9, MSG_ERRQUEUE));
 	close_pair(p);
 }
+
+/* A call that has received a message keeps the error of the next one for the next call;
+ * one that has sent a message does not. */
+void case_second(void)
+{
+	static const char *const what[] = { "address", "name's size", "buffers" };
+	struct sockaddr_in name;
+	char buf[8];
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		struct pair p = make_pair();
+		struct iovec iov[] = { { buf, 2 }, { i ? buf : nowhere, 2 } };
+		struct mmsghdr all[] = {
+			{ .msg_hdr = { .msg_iov = iov, .msg_iovlen = 1 } },
+			{ .msg_hdr = { .msg_iov = iov + 1,
+				       .msg_iovlen = i < 2 ? 1 : IOV_MAX + 1,
+				       .msg_name = i == 1 ? &name : NULL,
+				       .msg_namelen = i == 1 ? -1 : 0 } }
+		};
+
+		say("%s", what[i]);
+		write(p.a, "abcd", 4);
+		pause_ms(20);
+		result("recvmmsg", recvmmsg(p.b, all, 2, 0, NULL));
+		result("bytes", recv(p.b, buf, 8, MSG_DONTWAIT));
+		result("error", recv(p.b, buf, 8, MSG_DONTWAIT));
+		result("none", recv(p.b, buf, 8, MSG_DONTWAIT));
+		result("sendmmsg", sendmmsg(p.a, all, 2, 0));
+		result("send", send(p.a, "e", 1, 0));
+		result("bytes", recv(p.b, buf, 3, MSG_WAITALL));
+		close_pair(p);
+	}
+}
