@@ -3,6 +3,7 @@ package pipe_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/host/sysctl"
 	"github.com/scon-project/scon/internal/pipe"
 	"github.com/scon-project/scon/internal/pipe/copier"
 	"github.com/scon-project/scon/test/bed/nstest"
@@ -431,17 +433,36 @@ func TestRunBrokerStopped(t *testing.T) {
 	})
 }
 
-// A connection whose receive buffer has no room for a token does not wait for one.
+// A connection whose receive buffer has no room for a token does not wait for one. The kernel
+// makes room in a buffer whose size the program has not set, as far as tcp_rmem allows.
 func TestRunSmallBuffer(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
-	b, socket := serve(t, nil)
-	cmd := piped(t, socket, "0", "posixtest", "smallbuf")
-	if err := netns.Do(nstest.New(t), cmd.Run); err != nil {
-		t.Fatal(err)
-	}
-	if n := b.Status().Refused["network"]; n > 0 {
-		t.Errorf("%d tokens have not arrived", n)
+	for name, c := range map[string]struct {
+		rmem, test string
+		moves      bool
+	}{
+		"of the program":    {"4096 131072 6291456", "smallbuf", false},
+		"of the system":     {"4096 16384 6291456", "stream", true},
+		"that stays small":  {"4096 8192 16384", "stream", false},
+		"that hardly grows": {"4096 8192 65536", "stream", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, socket := serve(t, nil)
+			cmd := piped(t, socket, "0", "posixtest", c.test)
+			if err := netns.Do(nstest.New(t), func() error {
+				return errors.Join(sysctl.Set([]sysctl.Setting{{Name: "net/ipv4/tcp_rmem", Value: c.rmem}}), cmd.Run())
+			}); err != nil {
+				t.Fatal(err)
+			}
+			s := b.Status()
+			if n := s.Refused["network"]; n > 0 {
+				t.Errorf("%d tokens have not arrived", n)
+			}
+			if moves := s.Made > 0; moves != c.moves {
+				t.Errorf("moves: %v, want %v", moves, c.moves)
+			}
+		})
 	}
 }
 

@@ -58,14 +58,51 @@ static bool option_is_set(int fd, int level, int name)
  * memory for a frame of 9000 bytes. */
 #define LEAST_BUFFER (32 << 10)
 
+#ifndef SO_BUF_LOCK /* Linux 5.14: include/uapi/asm-generic/socket.h */
+#define SO_BUF_LOCK 72
+#endif
+#define RCVBUF_LOCK 2 /* include/uapi/linux/socket.h: SOCK_RCVBUF_LOCK */
+
+/* enlarge has the kernel make room for so many bytes, unless the program has set the
+ * buffer's size. It does so for SO_RCVLOWAT, which is 1, and keeps it. */
+static void enlarge(int fd, int bytes)
+{
+	int one = 1;
+
+	real()->setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
+	real()->setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one));
+}
+
+static bool has_buffer(int fd)
+{
+	socklen_t len = sizeof(int);
+	int room = 0;
+
+	return real()->getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, &len) == 0 &&
+	       room >= LEAST_BUFFER;
+}
+
+/* gets_buffer says whether a token fits into the receive buffer, or does once the kernel
+ * has enlarged it. */
+static bool gets_buffer(int fd)
+{
+	socklen_t len = sizeof(int);
+	int locks;
+
+	if (has_buffer(fd))
+		return true;
+	if (real()->getsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &locks, &len) < 0 ||
+	    locks & RCVBUF_LOCK)
+		return false;
+	enlarge(fd, LEAST_BUFFER);
+	return has_buffer(fd);
+}
+
 bool socket_plain(int fd)
 {
 	socklen_t len = sizeof(int);
-	int least = 1, peek = -1, room = 0;
+	int least = 1, peek = -1;
 
-	if (real()->getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, &len) < 0 ||
-	    room < LEAST_BUFFER)
-		return false;
 	if (real()->getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, &len) < 0 ||
 	    least != 1)
 		return false;
@@ -79,7 +116,7 @@ bool socket_plain(int fd)
 	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMPNS) &&
 	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMPING) &&
 	       !option_is_set(fd, IPPROTO_TCP, TCP_INQ) &&
-	       !option_is_set(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT);
+	       !option_is_set(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT) && gets_buffer(fd);
 }
 
 void socket_push(int fd)
@@ -99,15 +136,13 @@ void socket_push(int fd)
 
 void socket_widen(int fd)
 {
-	int wide = WIDE, one = 1, now = 0;
-	socklen_t len = sizeof(now);
+	socklen_t len = sizeof(int);
+	int now = 0;
 	char any;
 
-	if (real()->getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &now, &len) < 0 || now != one)
+	if (real()->getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &now, &len) < 0 || now != 1)
 		return; /* the program's */
-	/* The kernel makes room for SO_RCVLOWAT, and keeps it. */
-	real()->setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &wide, sizeof(wide));
-	real()->setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one));
+	enlarge(fd, WIDE);
 	real()->recv(fd, &any, 1, MSG_PEEK | MSG_DONTWAIT); /* sends the window */
 }
 
