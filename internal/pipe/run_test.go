@@ -467,7 +467,7 @@ func TestRunSmallBuffer(t *testing.T) {
 }
 
 // A signal that a program handles while the library waits for the broker ends the call that waits,
-// as with TCP.
+// as with TCP: it returns what it has transferred, or EINTR.
 func TestRunSignal(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
@@ -479,7 +479,7 @@ func TestRunSignal(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	for line := range strings.Lines(out.String()) {
-		if line != "stopped: waits: -1 EINTR\n" {
+		if line != "stopped: waits: -1 EINTR\n" && line != "stopped: a part\n" {
 			t.Error(line)
 		}
 	}

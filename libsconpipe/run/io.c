@@ -42,9 +42,9 @@ static inline ssize_t end(const struct transfer *t, ssize_t result)
 	return result;
 }
 
-/* kernel makes the kernel's call, which may wait for events of the descriptor. */
-#define kernel(t, fd, events, flags, call) \
-	((t).e && interrupts(fd, events, flags) ? -1 : (call))
+/* kernel makes the kernel's call, with now if the descriptor is known. */
+#define kernel(t, fd, timeout, flags, call) \
+	interruptible((t).e ? (fd) : -1, timeout, flags, call)
 
 /* Most bytes that the kernel transfers in one call. */
 #define MOST_AT_ONCE ((size_t)0x7ffff000)
@@ -85,6 +85,27 @@ static size_t length(const struct iovec *iov, size_t count)
 	return len;
 }
 
+/* At offset -1 preadv2 and pwritev2 are readv and writev. */
+#define FLAGS_OF_FILES (RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND)
+
+static int flags_of(int flags)
+{
+	return flags & RWF_NOWAIT ? MSG_DONTWAIT : 0;
+}
+
+static bool plain_vectors(const struct iovec *iov, int count, off_t at, int flags)
+{
+	return at == -1 && !(flags & ~FLAGS_OF_FILES) && !invalid(iov, count) &&
+	       length(iov, count);
+}
+
+/* message makes a call on buffers with flags. */
+#define message(call, fd, iov, count, flags)                             \
+	real()->call(fd,                                                 \
+		     &(struct msghdr){ .msg_iov = (struct iovec *)(iov), \
+				       .msg_iovlen = (count) },          \
+		     flags)
+
 /* A connection with urgent data stays on TCP, which counts urgent bytes as part of the
  * stream. */
 static void forbid_urgent(int fd, int flags)
@@ -100,7 +121,10 @@ ssize_t read(int fd, void *buf, size_t len)
 	struct transfer t;
 	ssize_t n = begin(&t, fd) && len && len < SSIZE_MAX ?
 			    stream_recv(t.ch, fd, one(buf, len), 1, 0) :
-			    kernel(t, fd, POLLIN, 0, real()->read(fd, buf, len));
+			    kernel(t, fd, SO_RCVTIMEO, 0,
+				   now && len && len < SSIZE_MAX ?
+					   real()->recv(fd, buf, len, now) :
+					   real()->read(fd, buf, len));
 
 	return end(&t, n);
 }
@@ -110,7 +134,10 @@ ssize_t readv(int fd, const struct iovec *iov, int count)
 	struct transfer t;
 	ssize_t n = begin(&t, fd) && !invalid(iov, count) && length(iov, count) ?
 			    stream_recv(t.ch, fd, iov, count, 0) :
-			    kernel(t, fd, POLLIN, 0, real()->readv(fd, iov, count));
+			    kernel(t, fd, SO_RCVTIMEO, 0,
+				   now && plain_vectors(iov, count, -1, 0) ?
+					   message(recvmsg, fd, iov, count, now) :
+					   real()->readv(fd, iov, count));
 
 	return end(&t, n);
 }
@@ -119,8 +146,8 @@ ssize_t recv(int fd, void *buf, size_t len, int flags)
 {
 	struct transfer t;
 	ssize_t n = begin(&t, fd) ? stream_recv(t.ch, fd, one(buf, len), 1, flags) :
-				    kernel(t, fd, POLLIN, flags,
-					   real()->recv(fd, buf, len, flags));
+				    kernel(t, fd, SO_RCVTIMEO, flags,
+					   real()->recv(fd, buf, len, flags | now));
 
 	return end(&t, n);
 }
@@ -146,10 +173,11 @@ ssize_t recvfrom(int fd, void *buf, size_t len, int flags, struct sockaddr *addr
 		 socklen_t *size)
 {
 	struct transfer t;
-	ssize_t n = begin(&t, fd) ?
-			    recv_from(t.ch, fd, buf, len, flags, addr, size) :
-			    kernel(t, fd, POLLIN, flags,
-				   real()->recvfrom(fd, buf, len, flags, addr, size));
+	ssize_t n =
+		begin(&t, fd) ?
+			recv_from(t.ch, fd, buf, len, flags, addr, size) :
+			kernel(t, fd, SO_RCVTIMEO, flags,
+			       real()->recvfrom(fd, buf, len, flags | now, addr, size));
 
 	return end(&t, n);
 }
@@ -175,9 +203,9 @@ static ssize_t recv_message(struct channel *ch, int fd, struct msghdr *msg, int 
 ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 {
 	struct transfer t;
-	ssize_t n = begin(&t, fd) ?
-			    recv_message(t.ch, fd, msg, flags) :
-			    kernel(t, fd, POLLIN, flags, real()->recvmsg(fd, msg, flags));
+	ssize_t n = begin(&t, fd) ? recv_message(t.ch, fd, msg, flags) :
+				    kernel(t, fd, SO_RCVTIMEO, flags,
+					   real()->recvmsg(fd, msg, flags | now));
 
 	return end(&t, n);
 }
@@ -237,9 +265,10 @@ int recvmmsg(int fd, struct mmsghdr *all, unsigned int count, messages_flags fla
 	     struct timespec *timeout)
 {
 	struct transfer t;
-	int n = begin(&t, fd) ? recv_messages(t.ch, fd, all, count, flags, timeout) :
-				kernel(t, fd, POLLIN, flags,
-				       real()->recvmmsg(fd, all, count, flags, timeout));
+	int n = begin(&t, fd) ?
+			recv_messages(t.ch, fd, all, count, flags, timeout) :
+			kernel(t, fd, SO_RCVTIMEO, flags,
+			       real()->recvmmsg(fd, all, count, flags | now, timeout));
 
 	return end(&t, n);
 }
@@ -247,9 +276,12 @@ int recvmmsg(int fd, struct mmsghdr *all, unsigned int count, messages_flags fla
 ssize_t write(int fd, const void *buf, size_t len)
 {
 	struct transfer t;
-	ssize_t n = begin(&t, fd) && len < SSIZE_MAX ?
-			    stream_send(t.ch, fd, one(buf, len), 1, 0) :
-			    kernel(t, fd, POLLOUT, 0, real()->write(fd, buf, len));
+	ssize_t n =
+		begin(&t, fd) && len < SSIZE_MAX ?
+			stream_send(t.ch, fd, one(buf, len), 1, 0) :
+			kernel(t, fd, SO_SNDTIMEO, 0,
+			       now && len < SSIZE_MAX ? real()->send(fd, buf, len, now) :
+							real()->write(fd, buf, len));
 
 	return end(&t, n);
 }
@@ -259,7 +291,10 @@ ssize_t writev(int fd, const struct iovec *iov, int count)
 	struct transfer t;
 	ssize_t n = begin(&t, fd) && !invalid(iov, count) ?
 			    stream_send(t.ch, fd, iov, count, 0) :
-			    kernel(t, fd, POLLOUT, 0, real()->writev(fd, iov, count));
+			    kernel(t, fd, SO_SNDTIMEO, 0,
+				   now && plain_vectors(iov, count, -1, 0) ?
+					   message(sendmsg, fd, iov, count, now) :
+					   real()->writev(fd, iov, count));
 
 	return end(&t, n);
 }
@@ -270,9 +305,9 @@ ssize_t send(int fd, const void *buf, size_t len, int flags)
 	ssize_t n;
 
 	forbid_urgent(fd, flags);
-	n = begin(&t, fd) ?
-		    stream_send(t.ch, fd, one(buf, len), 1, flags) :
-		    kernel(t, fd, POLLOUT, flags, real()->send(fd, buf, len, flags));
+	n = begin(&t, fd) ? stream_send(t.ch, fd, one(buf, len), 1, flags) :
+			    kernel(t, fd, SO_SNDTIMEO, flags,
+				   real()->send(fd, buf, len, flags | now));
 	return end(&t, n);
 }
 
@@ -284,8 +319,8 @@ ssize_t sendto(int fd, const void *buf, size_t len, int flags,
 
 	forbid_urgent(fd, flags);
 	n = begin(&t, fd) ? stream_send(t.ch, fd, one(buf, len), 1, flags) :
-			    kernel(t, fd, POLLOUT, flags,
-				   real()->sendto(fd, buf, len, flags, addr, size));
+			    kernel(t, fd, SO_SNDTIMEO, flags,
+				   real()->sendto(fd, buf, len, flags | now, addr, size));
 	return end(&t, n);
 }
 
@@ -309,9 +344,9 @@ ssize_t sendmsg(int fd, const struct msghdr *msg, int flags)
 		return -1;
 	}
 	forbid_urgent(fd, flags);
-	n = begin(&t, fd) ?
-		    send_message(t.ch, fd, msg, flags) :
-		    kernel(t, fd, POLLOUT, flags, real()->sendmsg(fd, msg, flags));
+	n = begin(&t, fd) ? send_message(t.ch, fd, msg, flags) :
+			    kernel(t, fd, SO_SNDTIMEO, flags,
+				   real()->sendmsg(fd, msg, flags | now));
 	return end(&t, n);
 }
 
@@ -346,23 +381,9 @@ int sendmmsg(int fd, struct mmsghdr *all, unsigned int count, messages_flags fla
 		}
 	forbid_urgent(fd, flags);
 	n = begin(&t, fd) ? send_messages(t.ch, fd, all, count, flags) :
-			    kernel(t, fd, POLLOUT, flags,
-				   real()->sendmmsg(fd, all, count, flags));
+			    kernel(t, fd, SO_SNDTIMEO, flags,
+				   real()->sendmmsg(fd, all, count, flags | now));
 	return end(&t, n);
-}
-
-/* At offset -1 preadv2 and pwritev2 are readv and writev. */
-#define FLAGS_OF_FILES (RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND)
-
-static int flags_of(int flags)
-{
-	return flags & RWF_NOWAIT ? MSG_DONTWAIT : 0;
-}
-
-static bool plain_vectors(const struct iovec *iov, int count, off_t at, int flags)
-{
-	return at == -1 && !(flags & ~FLAGS_OF_FILES) && !invalid(iov, count) &&
-	       length(iov, count);
 }
 
 ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t at, int flags)
@@ -370,8 +391,10 @@ ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t at, int flags)
 	struct transfer t;
 	ssize_t n = begin(&t, fd) && plain_vectors(iov, count, at, flags) ?
 			    stream_recv(t.ch, fd, iov, count, flags_of(flags)) :
-			    kernel(t, fd, POLLIN, flags_of(flags),
-				   real()->preadv2(fd, iov, count, at, flags));
+			    kernel(t, fd, SO_RCVTIMEO, flags_of(flags),
+				   now && plain_vectors(iov, count, at, flags) ?
+					   message(recvmsg, fd, iov, count, now) :
+					   real()->preadv2(fd, iov, count, at, flags));
 
 	return end(&t, n);
 }
@@ -381,8 +404,10 @@ ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t at, int flags
 	struct transfer t;
 	ssize_t n = begin(&t, fd) && plain_vectors(iov, count, at, flags) ?
 			    stream_send(t.ch, fd, iov, count, flags_of(flags)) :
-			    kernel(t, fd, POLLOUT, flags_of(flags),
-				   real()->pwritev2(fd, iov, count, at, flags));
+			    kernel(t, fd, SO_SNDTIMEO, flags_of(flags),
+				   now && plain_vectors(iov, count, at, flags) ?
+					   message(sendmsg, fd, iov, count, now) :
+					   real()->pwritev2(fd, iov, count, at, flags));
 
 	return end(&t, n);
 }

@@ -17,6 +17,7 @@
 #include "../src/bpf.h"
 #include "../src/clock.h"
 #include "../src/cpu.h"
+#include "../src/session.h"
 #include "inbox.h"
 #include "real.h"
 #include "socket.h"
@@ -372,7 +373,8 @@ static ssize_t receive(struct channel *ch, int fd, const struct want *w)
 			/* Peek again from the start. */
 			if (last || (deadline && now_ns() >= deadline))
 				return got;
-			last = peek_ends(ch, fd, got, !(w->flags & MSG_TRUNC));
+			last = session_interrupted ||
+			       peek_ends(ch, fd, got, !(w->flags & MSG_TRUNC));
 			got = 0;
 			continue;
 		}

@@ -86,6 +86,23 @@ static ssize_t file_to_ring(const struct job *j)
 	return done;
 }
 
+/* would_wait says whether the kernel's call would wait for the socket, and at_most which
+ * length would not, if the call is not to wait. */
+static bool would_wait(int fd, short events, int now)
+{
+	struct pollfd p = { .fd = fd, .events = events };
+
+	if (!now || real()->poll(&p, 1, 0) > 0)
+		return false;
+	errno = EAGAIN;
+	return true;
+}
+
+static size_t at_most(size_t len, int now)
+{
+	return now && len > PAGE ? PAGE : len;
+}
+
 ssize_t sendfile(int fd, int file, off_t *offset, size_t count)
 {
 	struct entry *e = entry_get(fd);
@@ -103,8 +120,11 @@ ssize_t sendfile(int fd, int file, off_t *offset, size_t count)
 		call_end_ring(ch, &call);
 		return n;
 	}
-	n = e && interrupts(fd, POLLOUT, 0) ? -1 :
-					      real()->sendfile(fd, file, offset, count);
+	n = interruptible(
+		e ? fd : -1, SO_SNDTIMEO, 0,
+		would_wait(fd, POLLOUT, now) ?
+			-1 :
+			real()->sendfile(fd, file, offset, at_most(count, now)));
 	if (e)
 		call_end_tcp(e, &call, n);
 	return n;
@@ -215,6 +235,7 @@ ssize_t splice(int from, loff_t *from_at, int to, loff_t *to_at, size_t len,
 	struct entry *a = tcp_entry(from), *b = tcp_entry(to);
 	struct channel *ch = NULL;
 	struct call in_a, out_b;
+	int fd = a ? from : to;
 	ssize_t n;
 
 	/* Other cases are the kernel's, errors included. */
@@ -235,9 +256,13 @@ ssize_t splice(int from, loff_t *from_at, int to, loff_t *to_at, size_t len,
 				&(struct job){ ch, to, from, NULL, len, flags, NULL });
 		call_end_ring(ch, &out_b);
 	} else {
-		n = (a || b) && interrupts(a ? from : to, a ? POLLIN : POLLOUT, 0) ?
-			    -1 :
-			    real()->splice(from, from_at, to, to_at, len, flags);
+		n = interruptible(
+			a || b ? fd : -1, a ? SO_RCVTIMEO : SO_SNDTIMEO, 0,
+			would_wait(fd, a ? POLLIN : POLLOUT, now) ?
+				-1 :
+				real()->splice(from, from_at, to, to_at,
+					       at_most(len, now),
+					       now ? flags | SPLICE_F_NONBLOCK : flags));
 		if (b && b != a)
 			call_end_tcp(b, &out_b, n);
 	}

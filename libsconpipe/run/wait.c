@@ -45,14 +45,20 @@ static bool take_signal(void)
 	return true;
 }
 
-bool interrupts(int fd, short events, int flags)
+int at_once(int fd, int flags)
 {
-	struct pollfd p = { .fd = fd, .events = events };
-	int option = events & POLLIN ? SO_RCVTIMEO : SO_SNDTIMEO;
+	bool ends = session_interrupted && !(flags & (MSG_OOB | MSG_ERRQUEUE));
 
-	return session_interrupted && socket_blocks(fd, flags) &&
-	       real()->poll(&p, 1, 0) == 0 &&
-	       !restarts(-EINTR, false, socket_timeout(fd, option)) && take_signal();
+	return ends && socket_blocks(fd, flags) ? MSG_DONTWAIT : 0;
+}
+
+bool again(int fd, int timeout, int *now)
+{
+	if (!*now || errno != EAGAIN)
+		return false;
+	*now = 0;
+	take_signal();
+	return restarts(-EINTR, false, socket_timeout(fd, timeout));
 }
 
 int waiter_fd(void)
@@ -177,7 +183,7 @@ ssize_t cancellable_recvmsg(struct channel *ch, int fd, struct msghdr *msg, int 
 
 	pthread_cleanup_push(release_held, &h);
 	pthread_setcancelstate(state_in_wait, NULL);
-	n = interrupts(fd, POLLIN, flags) ? -1 : real()->recvmsg(fd, msg, flags);
+	n = interruptible(fd, SO_RCVTIMEO, flags, real()->recvmsg(fd, msg, flags | now));
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 	pthread_cleanup_pop(0);
 	return n;
@@ -191,7 +197,7 @@ ssize_t cancellable_sendmsg(struct channel *ch, int fd, const struct msghdr *msg
 
 	pthread_cleanup_push(release_held, &h);
 	pthread_setcancelstate(state_in_wait, NULL);
-	n = interrupts(fd, POLLOUT, flags) ? -1 : real()->sendmsg(fd, msg, flags);
+	n = interruptible(fd, SO_SNDTIMEO, flags, real()->sendmsg(fd, msg, flags | now));
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 	pthread_cleanup_pop(0);
 	return n;

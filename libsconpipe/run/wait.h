@@ -26,10 +26,25 @@ int wait_on(struct channel *ch, struct waiter *me, int fd, short events,
 /* restarts says whether a call whose wait returned err continues: after 0, and after
  * -EINTR if SA_RESTART applies. some: the call has transferred bytes. */
 bool restarts(int err, bool some, int64_t deadline_ns);
-/* interrupts says whether a call that the kernel is about to make, and that would wait
- * for events of a socket, fails by EINTR instead: a signal came while it waited for the
- * broker. The calls below that wait do so, too. */
-bool interrupts(int fd, short events, int flags);
+/*
+ * A signal that came while a call waited for the broker ends the call where it would wait
+ * for its socket. The calls below that wait do so. A call of the kernel is made with
+ * MSG_DONTWAIT, which at_once returns then, and transfers what it can. If that is
+ * nothing, again sets EINTR, or says that SA_RESTART has the call made as usual.
+ */
+int at_once(int fd, int flags);
+bool again(int fd, int timeout, int *now);
+/* interruptible makes a call with now, what at_once returns. */
+#define interruptible(fd, timeout, flags, call)             \
+	({                                                  \
+		int now = at_once(fd, flags);               \
+		ssize_t n_;                                 \
+                                                            \
+		do                                          \
+			n_ = (call);                        \
+		while (n_ < 0 && again(fd, timeout, &now)); \
+		n_;                                         \
+	})
 
 /* cancel_hold is for what takes a lock and does not wait: close(2), read(2) and write(2)
  * would end the thread there. cancel_restore ends either. */

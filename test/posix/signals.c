@@ -350,11 +350,45 @@ static void *wait_on(void *set)
 	return (void *)(intptr_t)epoll_wait((intptr_t)set, &e, 1, -1);
 }
 
+static void *take_on(void *fd)
+{
+	char buf[10];
+
+	return (void *)(intptr_t)recv((intptr_t)fd, buf, sizeof(buf), MSG_WAITALL);
+}
+
+static void *peek_on(void *fd)
+{
+	char buf[10];
+
+	return (void *)(intptr_t)recv((intptr_t)fd, buf, sizeof(buf),
+				      MSG_WAITALL | MSG_PEEK);
+}
+
+static void *sendfile_on(void *fd)
+{
+	static int file = -1;
+	off_t at = 0;
+
+	if (file < 0)
+		file = memfd_create("posixtest", 0);
+	ftruncate(file, 32 << 20);
+	return (void *)(intptr_t)sendfile((intptr_t)fd, file, &at, 32 << 20);
+}
+
+static const struct {
+	void *(*call)(void *);
+	bool full, part; /* there is no room before the call; it transfers a part */
+} waits[] = { { read_on, false, false },   { poll_on, false, false },
+	      { wait_on, false, false },   { send_on, true, false },
+	      { take_on, false, true },	   { peek_on, false, true },
+	      { write_on, false, true },   { sendfile_on, false, true },
+	      { sendfile_on, true, false } };
+
 /* A signal ends a call that waits, also while that waits for the broker: it is stopped at
  * each step of a connection's move. */
 void signals_stopped(const char *pid)
 {
-	void *(*waits[])(void *) = { read_on, poll_on, wait_on, send_on };
 	size_t i;
 	int n;
 
@@ -367,24 +401,31 @@ void signals_stopped(const char *pid)
 			int set = epoll_create1(0), fd, j;
 			struct pair p = cold_pair(-1);
 			pthread_t t;
+			intptr_t got;
 			char byte;
 
 			alarm(100);
-			fd = waits[i] == wait_on ? set : p.b;
-			if (waits[i] == wait_on)
+			fd = waits[i].call == wait_on ? set : p.b;
+			if (waits[i].call == wait_on)
 				epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
-			if (waits[i] == send_on)
+			if (waits[i].full)
 				fill_out(p.b);
 			for (j = 0; j < n; j++) {
 				recv(j % 2 ? p.a : p.b, &byte, 1,
 				     MSG_PEEK | MSG_DONTWAIT);
 				pause_ms(1);
 			}
-			if (waits[i] == send_on)
+			if (waits[i].full)
 				fill_out(p.b);
+			if (waits[i].part)
+				write(p.a, "x", 1);
 			kill(broker, SIGSTOP);
 			t = start(interrupt_stopped, 0);
-			result("waits", (intptr_t)waits[i]((void *)(intptr_t)fd));
+			got = (intptr_t)waits[i].call((void *)(intptr_t)fd);
+			if (waits[i].part && got > 0 && got < 32 << 20)
+				say("a part");
+			else
+				result("waits", got);
 			pthread_join(t, NULL);
 			close(set);
 			close_pair(p);
