@@ -80,9 +80,11 @@ static int ctl_tcp(struct set *set, int op, int fd, struct epoll_event *event)
 int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 {
 	struct entry *e = entry_get(fd);
+	struct epoll_event all;
 	struct set *set;
 	struct channel *ch;
 	int result, cancel;
+	bool exclusive;
 
 	if (e && e->kind == EPOLL && op == EPOLL_CTL_ADD)
 		sets_polled(fd);
@@ -96,13 +98,20 @@ int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 		set = set_discover(epfd, ch->c.fd);
 		channel_put(ch);
 	}
-	/* The socket stays on TCP if the set is unknown, or with EPOLLEXCLUSIVE,
-	 * which EPOLL_CTL_MOD does not accept. */
-	if (!set || (event && (event->events & EPOLLEXCLUSIVE))) {
+	/* The socket stays on TCP if the set is unknown, or with EPOLLEXCLUSIVE, which
+	 * EPOLL_CTL_MOD does not accept. Once attached it wakes all that wait. */
+	exclusive = !bad_address(event) && (event->events & EPOLLEXCLUSIVE);
+	if (!set || exclusive)
 		attach_forbid(e);
+	if (!set || (exclusive && (op != EPOLL_CTL_ADD || e->kind != ATTACHED))) {
 		if (set)
 			set_put(set);
 		return real()->epoll_ctl(epfd, op, fd, event);
+	}
+	if (exclusive) {
+		all = *event;
+		all.events &= ~EPOLLEXCLUSIVE;
+		event = &all;
 	}
 	e->in_sets = true;
 	cancel_hold(&cancel);

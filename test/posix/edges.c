@@ -279,3 +279,29 @@ void case_dupout(void)
 	close(set);
 	close_pair(p);
 }
+
+/* Two sets wait for a connection with EPOLLEXCLUSIVE, also for bytes that are there. */
+void case_exclusive(void)
+{
+	struct epoll_event e = { .events = EPOLLIN | EPOLLEXCLUSIVE };
+	struct pair p = make_pair();
+	int one = epoll_create1(0), two = epoll_create1(0);
+	char byte;
+
+	result("nowhere", epoll_ctl(one, EPOLL_CTL_ADD, p.b, (void *)(intptr_t)8));
+	write(p.a, "x", 1);
+	pause_ms(20);
+	result("add", epoll_ctl(one, EPOLL_CTL_ADD, p.b, &e));
+	result("change", epoll_ctl(one, EPOLL_CTL_MOD, p.b, &e));
+	edge("came", one, PATIENCE_MS);
+	result("read", read(p.b, &byte, 1));
+	result("add", epoll_ctl(two, EPOLL_CTL_ADD, p.b, &e));
+	write(p.a, "x", 1);
+	edge("came", one, PATIENCE_MS);
+	edge("came", two, PATIENCE_MS);
+	result("remove", epoll_ctl(one, EPOLL_CTL_DEL, p.b, NULL));
+	edge("came", two, PATIENCE_MS);
+	close(one);
+	close(two);
+	close_pair(p);
+}
