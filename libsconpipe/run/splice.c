@@ -215,12 +215,17 @@ static ssize_t pipe_to_ring(const struct job *j)
 	return n;
 }
 
-static bool is_pipe(int fd)
+/* is_pipe says whether a file is a pipe, open for this access. */
+static bool is_pipe(int fd, int access)
 {
+	int mode = real()->fcntl(fd, F_GETFL, 0) & O_ACCMODE;
 	struct stat st;
 
-	return fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode);
+	return fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) &&
+	       (mode == access || mode == O_RDWR);
 }
+
+#define SPLICE_FLAGS (SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT)
 
 static struct entry *tcp_entry(int fd)
 {
@@ -239,7 +244,8 @@ ssize_t splice(int from, loff_t *from_at, int to, loff_t *to_at, size_t len,
 	ssize_t n;
 
 	/* Other cases are the kernel's, errors included. */
-	if (!len || from_at || to_at || !is_pipe(a ? to : from))
+	if (!len || from_at || to_at || flags & ~SPLICE_FLAGS ||
+	    !(a ? is_pipe(to, O_WRONLY) : is_pipe(from, O_RDONLY)))
 		a = b = NULL;
 	if (a)
 		ch = call_begin(a, from, &in_a);

@@ -261,6 +261,27 @@ void case_refusals(void)
 	close_pair(q);
 }
 
+/* Pipes by the wrong end, and unknown flags: no call waits. */
+void case_wrongend(void)
+{
+	struct pair p = make_pair();
+	char buf[8];
+	int pipes[2];
+
+	need(pipe(pipes) == 0, "pipe");
+	result("nothing", splice(p.b, NULL, pipes[0], NULL, 3, 0));
+	result("flags", splice(p.b, NULL, pipes[1], NULL, 3, 0x1000));
+	result("from", splice(pipes[1], NULL, p.a, NULL, 3, 0));
+	write(p.a, "abc", 3);
+	pause_ms(20);
+	result("to", splice(p.b, NULL, pipes[0], NULL, 3, 0));
+	result("flags", splice(p.b, NULL, pipes[1], NULL, 3, 0x1000));
+	result("read", recv(p.b, buf, sizeof(buf), MSG_DONTWAIT));
+	close(pipes[0]);
+	close(pipes[1]);
+	close_pair(p);
+}
+
 /* A pipe has more bytes than the peer takes: splice sends what fits. */
 void case_splicefull(void)
 {
