@@ -316,7 +316,8 @@ void send_shut(struct channel *ch)
 
 void send_wake(struct channel *ch, int fd)
 {
-	struct wire_request q = { .op = OP_WAKE, .id = ch->s->id };
+	struct wire_request q = { .op = ch->s->end_known ? OP_CLOSE : OP_WAKE,
+				  .id = ch->s->id };
 	struct wire_reply a;
 
 	if (ch->s->owner == getpid())

@@ -75,7 +75,7 @@ int shutdown(int fd, int how)
 	if (ch) {
 		int err = errno;
 
-		if (how != SHUT_RD)
+		if (ch->s->shut)
 			send_wake(ch, fd);
 		channel_put(ch);
 		errno = err;

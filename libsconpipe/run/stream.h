@@ -46,7 +46,8 @@ bool send_room(struct channel *ch, bool arm);
  * them. At 0 it arms the doorbell. */
 size_t send_fits(struct channel *ch, int fd);
 /* send_shut makes TCP handle all further sends; send_wake, after the socket was shut
- * down, wakes threads that wait for room. */
+ * down, wakes threads that wait for room. If nothing is received any more, either, the
+ * rings end: TCP resets the connection by what the peer sends. */
 void send_shut(struct channel *ch);
 void send_wake(struct channel *ch, int fd);
 

@@ -197,3 +197,35 @@ void case_shuts(void)
 		say("%s: %d ended", i ? "one after the other" : "both ways", ended);
 	}
 }
+
+/* An end is shut down both ways and stays open: what the other end then sends resets the
+ * connection. */
+void case_shutboth(void)
+{
+	static const int hows[][2] = { { SHUT_RDWR, SHUT_RDWR },
+				       { SHUT_RD, SHUT_WR },
+				       { SHUT_WR, SHUT_RD } };
+	char buf[8];
+	size_t i;
+
+	for (i = 0; i < 3; i++) {
+		struct pair p = make_pair();
+
+		say("%zu", i);
+		write(p.a, "abc", 3);
+		write(p.b, "de", 2);
+		pause_ms(20);
+		result("shutdown", shutdown(p.b, hows[i][0]));
+		result("shutdown", shutdown(p.b, hows[i][1]));
+		pause_ms(20);
+		result("read", recv(p.a, buf, 1, 0));
+		result("write", send(p.a, "x", 1, MSG_NOSIGNAL));
+		pause_ms(20);
+		result("write", send(p.a, "x", 1, MSG_NOSIGNAL));
+		result("read", recv(p.a, buf, 8, 0));
+		result("end", recv(p.a, buf, 8, 0));
+		result("read", recv(p.b, buf, 8, 0));
+		result("end", recv(p.b, buf, 8, 0));
+		close_pair(p);
+	}
+}

@@ -100,7 +100,8 @@ pthread_t start(void *(*fn)(void *), int fd);
 	X(behind) X(moveonce) X(urgentout) X(dupout) X(oncehup) X(optionmoves) X(peekmove) X(cuts) \
 	X(held) X(exits) X(shuts) X(crowded) X(killedunread) X(peekover) \
 	X(onway) X(smallbuf) X(shrunkbuf) X(receiver) X(async) X(atmark) \
-	X(sizes) X(unused) X(flags) X(uring) X(uringfirst) X(second) X(exclusive) X(wrongend)
+	X(sizes) X(unused) X(flags) X(uring) X(uringfirst) X(second) X(exclusive) X(wrongend) \
+	X(shutboth)
 /* clang-format on */
 
 #define DECLARE(name) void case_##name(void);
