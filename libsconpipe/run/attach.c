@@ -102,6 +102,20 @@ void attach_forbid(struct entry *e)
 	cancel_restore(cancel);
 }
 
+struct entry *attach_forbid_fd(int fd)
+{
+	struct entry *e = entry_get(fd);
+
+	if ((!e || e->kind == OTHER) && entry_fresh(fd))
+		e = entry_get(fd);
+	if (!e || e->kind == OTHER)
+		return NULL;
+	if (e->kind == FRESH)
+		e->kind = TCP_ONLY;
+	attach_forbid(e);
+	return e;
+}
+
 /* request passes the socket to the broker. */
 static void request(struct entry *e, int fd)
 {

@@ -17,6 +17,9 @@
 void attach_settings(void);
 /* attach_forbid keeps a connection on TCP that is not attached yet, or not any more. */
 void attach_forbid(struct entry *e);
+/* attach_forbid_fd does so, also with a socket that is connected later. It returns what
+ * is known of the descriptor, NULL for nothing. */
+struct entry *attach_forbid_fd(int fd);
 /* attach_forbid_all keeps on TCP all connections that are not attached yet. */
 void attach_forbid_all(void);
 /* attach_undo also returns an attached one to TCP. It returns false if the ring has

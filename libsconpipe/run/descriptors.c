@@ -50,21 +50,11 @@ void descriptor_forget(int fd)
  * several descriptors; all others stay on TCP. */
 static void track_duplicate(int from, int to)
 {
-	struct entry *e = entry_get(from), *copy;
+	struct entry *e = from == to ? NULL : attach_forbid_fd(from);
+	struct entry *copy = e ? entry_make(to) : NULL;
 	struct channel *ch = NULL;
 	struct set *set = NULL;
 
-	if (from == to)
-		return;
-	if ((!e || e->kind == OTHER) && entry_fresh(from))
-		e = entry_get(from);
-	if (!e || e->kind == OTHER)
-		return;
-	/* A socket that is connected later stays on TCP. */
-	if (e->kind == FRESH)
-		e->kind = TCP_ONLY;
-	attach_forbid(e);
-	copy = entry_make(to);
 	if (!copy)
 		return;
 	pthread_mutex_lock(&e->lock);

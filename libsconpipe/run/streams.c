@@ -80,12 +80,10 @@ void stream_input(void)
 FILE *fdopen(int fd, const char *mode)
 {
 	static FILE *(*native)(int, const char *);
-	struct entry *e = entry_get(fd);
+	struct entry *e = attach_forbid_fd(fd);
 
 	if (!native)
 		native = (FILE * (*)(int, const char *)) real_symbol("fdopen");
-	if (e)
-		attach_forbid(e);
 	return e && e->kind == ATTACHED ? stream_make(fd, mode) : native(fd, mode);
 }
 

@@ -198,6 +198,25 @@ void case_dupfirst(void)
 	close_pair(p);
 }
 
+/* A socket gets a stream before it is connected. */
+void case_stdiofirst(void)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	FILE *f = fdopen(fd, "r");
+	struct pair p = cold_pair(fd);
+	struct pollfd in = { fd, POLLIN, 0 };
+	char line[8] = "";
+
+	warm_up(p);
+	write(p.b, "line\n", 5);
+	result("poll", poll(&in, 1, 1000));
+	nonblock(fd, true);
+	say("%d", fgets(line, sizeof(line), f) == line);
+	say("%.4s", line);
+	fclose(f);
+	close(p.b);
+}
+
 /* A socket that is disconnected and connected again. */
 void case_reconnect(void)
 {
