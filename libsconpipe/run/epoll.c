@@ -205,7 +205,8 @@ int epoll_pwait(int fd, struct epoll_event *events, int most, int timeout,
 	sets_unaware++;
 	set = sets_active && most > 0 ? set_get(fd) : NULL;
 	if (!set)
-		n = real()->epoll_pwait(fd, events, most, timeout, mask);
+		n = mask ? real()->epoll_pwait(fd, events, most, timeout, mask) :
+			   real()->epoll_wait(fd, events, most, timeout);
 	sets_unaware--;
 	if (!set) {
 		/* A connection may have been attached meanwhile. */

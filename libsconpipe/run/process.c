@@ -31,8 +31,10 @@
  * channels that the previous image has left, fork, and exit. scripts/check-layers.sh
  * lists the layers from the bottom.
  */
+#include <linux/seccomp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -182,7 +184,8 @@ static void __attribute__((constructor)) init(void)
 }
 
 /* By an io_uring a program waits for sockets, and moves bytes, that this library does not
- * see: libuv changes its epoll sets so. */
+ * see: libuv changes its epoll sets so. A filter of system calls may end a program that
+ * makes those of this library. */
 long syscall(long number, ...)
 {
 	long arg[6], result;
@@ -199,7 +202,24 @@ long syscall(long number, ...)
 		real_calls.syscall = (long (*)(long, ...))real_symbol("syscall");
 	result = real_calls.syscall(number, arg[0], arg[1], arg[2], arg[3], arg[4],
 				    arg[5]);
-	if (number == SYS_io_uring_setup && result >= 0)
+	if (result >= 0 && (number == SYS_io_uring_setup ||
+			    (number == SYS_seccomp && arg[0] <= SECCOMP_SET_MODE_FILTER)))
+		attach_forbid_all();
+	return result;
+}
+
+int prctl(int option, ...)
+{
+	unsigned long arg[4];
+	va_list args;
+	int i, result;
+
+	va_start(args, option);
+	for (i = 0; i < 4; i++)
+		arg[i] = va_arg(args, unsigned long);
+	va_end(args);
+	result = real()->prctl(option, arg[0], arg[1], arg[2], arg[3]);
+	if (!result && option == PR_SET_SECCOMP)
 		attach_forbid_all();
 	return result;
 }

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /* poll, select, epoll. */
+#include <linux/filter.h>
 #include <linux/io_uring.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include "posix.h"
@@ -368,4 +372,73 @@ void case_uringfirst(void)
 		_exit(1);
 	}
 	result("child", waitpid(child, NULL, 0) == child);
+}
+
+#ifndef SANITIZED
+#define ALLOW(call)                                            \
+	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), \
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+
+/* confine has the kernel end the process at all calls but few. */
+static int confine(bool by_prctl)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		ALLOW(read),
+		ALLOW(write),
+		ALLOW(futex),
+		ALLOW(clock_nanosleep),
+		ALLOW(exit_group),
+		ALLOW(getpid), /* as the library closes and exits */
+		ALLOW(epoll_pwait),
+		ALLOW(ppoll),
+#ifdef SYS_poll
+		ALLOW(epoll_wait),
+		ALLOW(poll),
+		ALLOW(nanosleep),
+#endif
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
+	};
+	struct sock_fprog program = { sizeof(filter) / sizeof(*filter), filter };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		return -1;
+	if (by_prctl)
+		return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+	return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+}
+
+static void confined_child(bool by_prctl)
+{
+	struct epoll_event e = { .events = EPOLLIN };
+	struct pair p;
+	int set;
+
+	close_range(STDERR_FILENO + 1, ~0U, 0); /* connections of other cases */
+	set = epoll_create1(0);
+	p = cold_pair(-1);
+	epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
+	need(confine(by_prctl) == 0, "a filter of system calls");
+	write(p.a, "x", 1);
+	need(epoll_wait(set, &e, 1, -1) == 1, "epoll_wait");
+	read(p.b, &(char){ 0 }, 1);
+	warm_up(p);
+}
+#endif
+
+/* A process that filters its system calls does not make those that move a connection. */
+void case_confined(void)
+{
+	int i, status = 0;
+
+#ifndef SANITIZED
+	for (i = 0; i < 2; i++) {
+		if (!fork()) {
+			confined_child(i);
+			_exit(0);
+		}
+		wait(&status);
+		result("status", status);
+	}
+#endif
 }
