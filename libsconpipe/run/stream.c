@@ -63,15 +63,15 @@ void stream_leave(struct channel *ch)
 }
 
 /* end_socket has the kernel's close of the last descriptor do what it does with TCP: no
- * token is left unread, unread bytes of the ring reset the connection. */
+ * token is left unread, unread bytes of the ring reset the connection. Other processes
+ * may have been killed: a token that is there is removed. */
 static void end_socket(struct channel *ch, int fd, int64_t until_ns)
 {
 	struct linger now = { .l_onoff = 1 };
+	bool last = ch->s->processes == 1;
 
-	if (ch->s->processes != 1)
-		return;
-	proof_await(ch, fd, until_ns);
-	if (recv_ready(ch, fd, false))
+	proof_await(ch, fd, last ? until_ns : 0);
+	if (last && recv_ready(ch, fd, false))
 		real()->setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
 }
 
@@ -87,7 +87,8 @@ void stream_close(struct channel *ch, int fd)
 		return;
 	proof_stop(ch);
 	end_socket(ch, fd, now_ns() + AWAIT_NS);
-	atomic_fetch_sub(&s->processes, 1);
+	if (!ch->exits)
+		atomic_fetch_sub(&s->processes, 1);
 	if (s->owner == getpid())
 		session_call(&s->serial, &q, &a, NULL, NULL);
 }
@@ -96,11 +97,13 @@ void stream_exit(struct channel *ch, int fd, int64_t until_ns)
 {
 	struct shared *s = ch->s;
 
-	if (s->processes != 1 || !shared_lock_until(s, &s->rx_lock, until_ns))
+	if (ch->exits || !shared_lock_until(s, &s->rx_lock, until_ns))
 		return;
 	pthread_mutex_unlock(&s->rx_lock);
 	proof_stop(ch);
 	end_socket(ch, fd, until_ns);
+	atomic_fetch_sub(&s->processes, 1);
+	ch->exits = true;
 }
 
 bool stream_failed(struct channel *ch)
