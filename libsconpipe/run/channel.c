@@ -369,6 +369,13 @@ void channel_share(struct channel *ch, int by)
 	atomic_fetch_add(&ch->s->processes, by);
 }
 
+void channel_end_share(struct channel *ch, bool end)
+{
+	if (ch->left != end)
+		atomic_fetch_add(&ch->s->processes, end ? -1 : 1);
+	ch->left = end;
+}
+
 void channel_after_fork(struct channel *ch)
 {
 	pthread_mutex_init(&ch->lock, NULL);

@@ -28,7 +28,7 @@ struct channel {
 	int fds; /* descriptors, under their entries' locks */
 	unsigned int forks; /* number of the last fork for which it was counted */
 	atomic_bool to_spawn; /* a posix_spawn child gets it by dup2 */
-	bool exits; /* the process ends, and is no longer counted */
+	bool left; /* the process ends, or executes an image, and is not counted */
 	struct arena *arena; /* that has the shared state: */
 	struct shared *s;
 };
@@ -67,6 +67,8 @@ void channel_put(struct channel *ch);
 void channel_leave(struct channel *ch);
 /* channel_share adds to the number of processes that have it. */
 void channel_share(struct channel *ch, int by);
+/* channel_end_share ends the count of this process, or begins it again. */
+void channel_end_share(struct channel *ch, bool end);
 /* channel_reads_on tells the peer that this end of TCP's stream, when it ends, is no sign
  * that nobody reads the ring any more. */
 void channel_reads_on(struct channel *ch);

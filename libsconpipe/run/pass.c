@@ -75,6 +75,8 @@ static void pass_fd(int fd, void *arg)
 		return;
 	if (!(flags & FD_CLOEXEC) || (p->spawns && ch->to_spawn))
 		pass_channel(p, e, ch, fd);
+	else if (!p->spawns && table_mine() && ch->fds == 1)
+		channel_end_share(ch, true);
 	channel_put(ch);
 }
 
@@ -101,6 +103,7 @@ static void restore_fd(int fd, void *arg)
 	if (!ch)
 		return;
 	channel_inherit(ch, false);
+	channel_end_share(ch, false);
 	channel_put(ch);
 	if (atomic_exchange(&e->hidden, false))
 		fd_inherit(fd, true);

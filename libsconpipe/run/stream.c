@@ -87,8 +87,7 @@ void stream_close(struct channel *ch, int fd)
 		return;
 	proof_stop(ch);
 	end_socket(ch, fd, now_ns() + AWAIT_NS);
-	if (!ch->exits)
-		atomic_fetch_sub(&s->processes, 1);
+	channel_end_share(ch, true);
 	if (s->owner == getpid())
 		session_call(&s->serial, &q, &a, NULL, NULL);
 }
@@ -97,13 +96,12 @@ void stream_exit(struct channel *ch, int fd, int64_t until_ns)
 {
 	struct shared *s = ch->s;
 
-	if (ch->exits || !shared_lock_until(s, &s->rx_lock, until_ns))
+	if (ch->left || !shared_lock_until(s, &s->rx_lock, until_ns))
 		return;
 	pthread_mutex_unlock(&s->rx_lock);
 	proof_stop(ch);
 	end_socket(ch, fd, until_ns);
-	atomic_fetch_sub(&s->processes, 1);
-	ch->exits = true;
+	channel_end_share(ch, true);
 }
 
 bool stream_failed(struct channel *ch)

@@ -302,6 +302,30 @@ void case_leaked(void)
 	close_pair(p);
 }
 
+/* An image that does not get a connection leaves it to this process, whose close resets
+ * it by bytes that are unread. */
+void case_notinherited(void)
+{
+	struct pair p = make_pair();
+	char byte;
+	pid_t child;
+
+	fcntl(p.a, F_SETFD, FD_CLOEXEC);
+	fcntl(p.b, F_SETFD, FD_CLOEXEC);
+	result("exec", execl("/nowhere", "no program", (char *)NULL));
+	child = fork();
+	if (!child) {
+		execl("/proc/self/exe", "image", "nothing", (char *)NULL);
+		_exit(1);
+	}
+	waitpid(child, NULL, 0);
+	result("write", write(p.a, "x", 1));
+	pause_ms(20);
+	close(p.b);
+	result("read", read(p.a, &byte, 1));
+	close(p.a);
+}
+
 /* A failed exec changes nothing. */
 void case_execfails(void)
 {
