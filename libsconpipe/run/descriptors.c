@@ -42,7 +42,7 @@ void descriptor_forget(int fd)
 		channel_put(ch);
 	}
 	if (set)
-		set_put(set);
+		set_close(set, fd);
 	cancel_restore(cancel);
 }
 

@@ -99,6 +99,21 @@ void sets_dup(int from, int to)
 	pthread_mutex_unlock(&e->lock);
 }
 
+void set_close(struct set *set, int fd)
+{
+	int other;
+
+	pthread_mutex_lock(&set->lock);
+	for (other = 0; set->fd == fd && other < entry_limit(); other++) {
+		struct entry *e = other == fd ? NULL : entry_get(other);
+
+		if (e && e->kind == EPOLL && e->set == set)
+			set->fd = other;
+	}
+	pthread_mutex_unlock(&set->lock);
+	set_put(set);
+}
+
 void sets_after_fork(void)
 {
 	struct set *set;

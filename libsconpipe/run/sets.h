@@ -86,6 +86,8 @@ struct set *set_discover(int fd, int other);
 void sets_each(int fd, void (*fn)(struct set *, struct member *));
 /* sets_dup makes a descriptor one of another's set. */
 void sets_dup(int from, int to);
+/* set_close ends a descriptor's use of a set. Another one may have it, too. */
+void set_close(struct set *set, int fd);
 /* sets_polled: a set is waited for by poll or another set. */
 void sets_polled(int fd);
 void sets_before_fork(void);

@@ -190,6 +190,30 @@ void case_nested(void)
 	close_pair(p);
 }
 
+/* A set has two descriptors, of which the first is closed. */
+void case_dupset(void)
+{
+	struct pair p = make_pair();
+	int set = epoll_create1(0), copy = dup(set);
+	struct epoll_event e = { .events = EPOLLIN };
+	char byte;
+
+	result("add", epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e));
+	close(set);
+	result("idle", epoll_wait(copy, &e, 1, 0));
+	write(p.a, "x", 1);
+	result("came", epoll_wait(copy, &e, 1, 1000));
+	result("read", read(p.b, &byte, 1));
+	e.events = EPOLLIN | EPOLLOUT;
+	result("change", epoll_ctl(copy, EPOLL_CTL_MOD, p.b, &e));
+	result("wait", epoll_wait(copy, &e, 1, 1000));
+	events("events", e.events);
+	result("remove", epoll_ctl(copy, EPOLL_CTL_DEL, p.b, NULL));
+	result("removed", epoll_wait(copy, &e, 1, 0));
+	close(copy);
+	close_pair(p);
+}
+
 static void *set_on(void *set)
 {
 	struct epoll_event e;
