@@ -427,6 +427,12 @@ int channel_error(struct channel *ch)
 	return ch->s->error ? atomic_exchange(&ch->s->error, 0) : 0;
 }
 
+void channel_met(struct channel *ch, int err)
+{
+	if (err == ECONNRESET)
+		ch->s->end_known = true;
+}
+
 void bell_ring(struct channel *ch)
 {
 	real()->send(ch->c.fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);

@@ -92,6 +92,9 @@ bool shared_lock_until(struct shared *s, pthread_mutex_t *lock, int64_t until_ns
  * for none. A reset stream must not look ended. channel_error takes it: errno, or 0. */
 void channel_fail(struct channel *ch, int err);
 int channel_error(struct channel *ch);
+/* channel_met notes an error that a call returns, for calls that do not receive: only one
+ * call returns that the peer has reset the connection. */
+void channel_met(struct channel *ch, int err);
 
 /* bell_ring wakes the peer. A full doorbell has rung already. */
 void bell_ring(struct channel *ch);

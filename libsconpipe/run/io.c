@@ -241,6 +241,7 @@ static int recv_messages(struct channel *ch, int fd, struct mmsghdr *all,
 	if (!err)
 		err = socket_error(fd);
 	if (err) {
+		channel_met(ch, err);
 		errno = err;
 		return -1;
 	}

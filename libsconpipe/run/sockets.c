@@ -156,6 +156,8 @@ int getsockopt(int fd, int level, int name, void *value, socklen_t *len)
 		err = channel_error(ch);
 		if (err)
 			memcpy(value, &err, sizeof(err));
+		memcpy(&err, value, sizeof(err));
+		channel_met(ch, err);
 		channel_put(ch);
 	}
 	return result;

@@ -182,6 +182,7 @@ static ssize_t pipe_to_ring(const struct job *j)
 		return -1;
 	if (room == SIZE_MAX) {
 		n = real()->splice(pipe, NULL, fd, NULL, len, flags);
+		channel_met(ch, n < 0 ? errno : 0);
 		proof_push(ch, fd);
 		return n;
 	}

@@ -110,6 +110,7 @@ bool stream_failed(struct channel *ch)
 
 	if (err)
 		errno = err;
+	channel_met(ch, err);
 	return err;
 }
 

@@ -198,6 +198,7 @@ ssize_t cancellable_sendmsg(struct channel *ch, int fd, const struct msghdr *msg
 	pthread_cleanup_push(release_held, &h);
 	pthread_setcancelstate(state_in_wait, NULL);
 	n = interruptible(fd, SO_SNDTIMEO, flags, real()->sendmsg(fd, msg, flags | now));
+	channel_met(ch, n < 0 ? errno : 0);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
 	pthread_cleanup_pop(0);
 	return n;

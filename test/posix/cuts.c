@@ -270,6 +270,24 @@ void case_cuts(void)
 	}
 }
 
+/* The peer closes with bytes unread: one call reports that. */
+void case_resetonce(void)
+{
+	size_t i;
+
+	for (i = 0; i < FIRSTS; i++) {
+		struct pair p = make_pair();
+
+		say("%s", firsts[i].name);
+		write(p.a, "unread", 6);
+		pause_ms(20);
+		close(p.b);
+		pause_ms(20);
+		met_by(i, p.a);
+		close(p.a);
+	}
+}
+
 static void give_cork(int fd)
 {
 	int on = 1, off = 0;
