@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -135,6 +136,36 @@ ssize_t sendfile64(int fd, int file, off_t *offset, size_t count)
 	return sendfile(fd, file, offset, count);
 }
 
+static void leave(void *ch)
+{
+	channel_leave(ch);
+}
+
+/* await_pipe waits for an event of the pipe, unless the call or the pipe does not wait.
+ * It returns false, and sets errno, without one. */
+static bool await_pipe(const struct job *j, short events)
+{
+	bool waits = !(j->flags & SPLICE_F_NONBLOCK) && socket_blocks(j->other, 0);
+	struct pollfd p = { .fd = j->other, .events = events };
+	const struct timespec none = { 0 };
+	int n = cancellable_poll(&p, 1, waits ? NULL : &none, NULL, leave, j->ch);
+
+	if (!n)
+		errno = EAGAIN;
+	return n > 0;
+}
+
+/* pipe_takes returns how many bytes a pipe that is writable surely takes: a page, or all
+ * of an empty one. */
+static ssize_t pipe_takes(int pipe)
+{
+	int queued;
+
+	if (real()->ioctl(pipe, FIONREAD, &queued) < 0 || queued)
+		return PAGE;
+	return real()->fcntl(pipe, F_GETPIPE_SZ, 0);
+}
+
 /* ring_to_pipe consumes the bytes that the pipe has accepted. */
 static ssize_t ring_to_pipe(const struct job *j)
 {
@@ -142,21 +173,15 @@ static ssize_t ring_to_pipe(const struct job *j)
 	int fd = j->fd, pipe = j->other;
 	char *buf = j->buf;
 	struct iovec iov = { buf, j->len < PIECE ? j->len : PIECE };
-	ssize_t n = stream_recv(ch, fd, &iov, 1, MSG_PEEK), consumed;
+	ssize_t n = stream_recv(ch, fd, &iov, 1, MSG_PEEK), most, consumed;
 
 	if (n <= 0)
 		return n;
-	if (j->flags & SPLICE_F_NONBLOCK) { /* the flag applies to the pipe */
-		struct pollfd p = { .fd = pipe, .events = POLLOUT };
-
-		if (real()->poll(&p, 1, 0) <= 0) {
-			errno = EAGAIN;
-			return -1;
-		}
-		/* A pipe that is writable takes a page. */
-		if (n > PAGE)
-			n = PAGE;
-	}
+	if (!await_pipe(j, POLLOUT))
+		return -1;
+	most = pipe_takes(pipe);
+	if (n > most)
+		n = most;
 	n = real()->write(pipe, buf, n);
 	if (n <= 0)
 		return n;
@@ -186,20 +211,14 @@ static ssize_t pipe_to_ring(const struct job *j)
 		proof_push(ch, fd);
 		return n;
 	}
-	if (flags & SPLICE_F_NONBLOCK) {
-		struct pollfd p = { .fd = pipe, .events = POLLIN };
-
-		if (real()->poll(&p, 1, 0) <= 0)
-			room = 0;
-	}
 	if (len > PIECE)
 		len = PIECE;
 	if (!waits && len > room)
 		len = room;
-	if (!len) {
+	if (!len)
 		errno = EAGAIN;
+	if (!len || !await_pipe(j, POLLIN))
 		return -1;
-	}
 	n = real()->read(pipe, buf, len);
 	while (n > 0 && done < (size_t)n) {
 		ssize_t sent = stream_send(ch, fd,

@@ -101,7 +101,8 @@ pthread_t start(void *(*fn)(void *), int fd);
 	X(held) X(exits) X(shuts) X(crowded) X(killedunread) X(peekover) \
 	X(onway) X(smallbuf) X(shrunkbuf) X(receiver) X(async) X(atmark) \
 	X(sizes) X(unused) X(flags) X(uring) X(uringfirst) X(second) X(exclusive) X(wrongend) \
-	X(shutboth) X(stdiofirst) X(confined) X(notinherited) X(dupset) X(resetonce)
+	X(shutboth) X(stdiofirst) X(confined) X(notinherited) X(dupset) X(resetonce) \
+	X(splicepart)
 /* clang-format on */
 
 #define DECLARE(name) void case_##name(void);

@@ -285,6 +285,29 @@ void case_refusals(void)
 	close_pair(q);
 }
 
+/* A pipe that has room for a part gets it, at once. */
+void case_splicepart(void)
+{
+	static char buf[65536];
+	struct pair p = make_pair();
+	int pipes[2];
+	ssize_t n;
+
+	need(pipe(pipes) == 0 && write(pipes[1], buf, 61440) == 61440, "pipe");
+	write(p.a, buf, 30000);
+	pause_ms(20);
+	n = splice(p.b, NULL, pipes[1], NULL, sizeof(buf), 0);
+	say("a part %d", n > 0 && n <= 30000);
+	while (n < 30000) {
+		need(read(pipes[0], buf, sizeof(buf)) > 0, "read");
+		n += splice(p.b, NULL, pipes[1], NULL, sizeof(buf), 0);
+	}
+	result("all", n);
+	close(pipes[0]);
+	close(pipes[1]);
+	close_pair(p);
+}
+
 /* Pipes by the wrong end, and unknown flags: no call waits. */
 void case_wrongend(void)
 {

@@ -199,10 +199,26 @@ static void *write_on(void *fd)
 	return (void *)(intptr_t)write((intptr_t)fd, big, sizeof(big));
 }
 
+#ifdef __GLIBC__ /* musl's is no cancellation point */
+static void *splice_on(void *fd)
+{
+	int pipes[2];
+	ssize_t n;
+
+	need(pipe(pipes) == 0, "pipe");
+	n = splice(pipes[0], NULL, (intptr_t)fd, NULL, 10, 0);
+	return (void *)(intptr_t)n;
+}
+#endif
+
 /* A thread that is cancelled while it waits leaves the connection intact. */
 void case_cancel(void)
 {
-	void *(*waits[])(void *) = { read_on, poll_on, select_on, epoll_on };
+	void *(*waits[])(void *) = { read_on, poll_on, select_on, epoll_on,
+#ifdef __GLIBC__
+				     splice_on
+#endif
+	};
 	struct pair p = make_pair();
 	size_t i;
 	void *r;
