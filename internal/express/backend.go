@@ -111,7 +111,11 @@ func (b backend) Explain(subject string) (api.Explanation, error) {
 		case s.Container == "" && !s.Match(f):
 			return
 		case s.Container == "":
-			found[f.Orig] = append(found[f.Orig], v.flowFindings(f)...)
+			all := v.flowFindings(f)
+			if len(found) < mostTracked {
+				all = append(all, v.wayFindings(f)...)
+			}
+			found[f.Orig] = append(found[f.Orig], all...)
 		}
 		x.Flows = append(x.Flows, f)
 		x.Express = x.Express || f.State == api.FlowExpress && v.state(time.Now()) == api.StateActive

@@ -164,6 +164,12 @@ func (v view) flowFindings(f api.Flow) []api.Finding {
 	if elsewhere, is := v.elsewhereFinding(f); is {
 		found = append(found, elsewhere)
 	}
+	return found
+}
+
+// wayFindings say what there is to say of the way of a Conentry's packets. They ask the kernel,
+// which may keep the loop waiting.
+func (v view) wayFindings(f api.Flow) (found []api.Finding) {
 	if outer, is := v.outerFinding(f); is {
 		found = append(found, outer)
 	}
@@ -234,14 +240,15 @@ func (v view) leaseFinding(f api.Flow) api.Finding {
 // a connection's packets pass.
 func (v view) leftOut(orig api.Tuple) (s discover.Skipped, left bool) {
 	for _, end := range []string{orig.Dst, orig.Src} {
-		_, dev := wayTo(net.ParseIP(end))
-		if dev == nil {
+		way, is := wayTo(net.ParseIP(end))
+		if !is {
 			continue
 		}
-		if why := v.hooks.KeptBridge(dev.Index); why != "" {
-			return discover.Skipped{Dev: dev.Name, Reason: why}, true
+		dev := nameOf(way)
+		if why := v.hooks.KeptBridge(way.LinkIndex); why != "" {
+			return discover.Skipped{Dev: dev, Reason: why}, true
 		}
-		i := slices.IndexFunc(v.hooks.Skipped(), func(s discover.Skipped) bool { return s.Dev == dev.Name })
+		i := slices.IndexFunc(v.hooks.Skipped(), func(s discover.Skipped) bool { return s.Dev == dev })
 		if i >= 0 {
 			return v.hooks.Skipped()[i], true
 		}
@@ -252,40 +259,46 @@ func (v view) leftOut(orig api.Tuple) (s discover.Skipped, left bool) {
 // outerFinding says that packets stay regular which a tunnel sends where their route says, by a
 // device where express packets do not get the tunnel's headers.
 func (v view) outerFinding(f api.Flow) (finding api.Finding, is bool) {
+	uplinks := v.hooks.Uplinks()
 	for _, end := range []string{f.Orig.Dst, f.Orig.Src} {
-		gateway, tunnel := wayTo(net.ParseIP(end))
-		if tunnel == nil || !v.hooks.Uplinks()[tunnel.Index].ByRoute {
+		way, is := wayTo(net.ParseIP(end))
+		tunnel := uplinks[way.LinkIndex]
+		if !is || !tunnel.ByRoute {
 			continue
 		}
-		_, dev := wayTo(gateway)
-		if dev == nil {
+		if way, is = wayTo(way.Gw); !is {
 			continue
 		}
-		if below, hooked := v.hooks.Uplinks()[dev.Index]; !hooked || below.Bare() || below.Bridge.Index != 0 {
+		if below, hooked := uplinks[way.LinkIndex]; !hooked || below.Bare() || below.Bridge.Index != 0 {
 			return api.Finding{
 				Level: "warn", What: "packets that leave by " + tunnel.Name + " go regular",
-				Why: "the tunnel sends them by " + dev.Name + ", which is not hooked, has no MAC addresses or is a port of a bridge",
+				Why: "the tunnel sends them by " + nameOf(way) + ", which is not hooked, has no MAC addresses or is a port of a bridge",
 			}, true
 		}
 	}
 	return finding, false
 }
 
-// wayTo returns the gateway and the device by which this host sends to an address, nil for none.
-func wayTo(addr net.IP) (gateway net.IP, dev *netlink.LinkAttrs) {
+// wayTo returns the route by which this host sends to an address.
+func wayTo(addr net.IP) (way netlink.Route, is bool) {
 	routes, err := netlink.RouteGet(addr)
 	if err != nil || len(routes) == 0 {
-		return nil, nil
+		return way, false
 	}
-	l, err := netlink.LinkByIndex(routes[0].LinkIndex)
+	return routes[0], true
+}
+
+// nameOf names the device of a route. It waits for the kernel's lock of rtnetlink.
+func nameOf(way netlink.Route) string {
+	l, err := netlink.LinkByIndex(way.LinkIndex)
 	if err != nil {
-		return nil, nil
+		return "a device that is gone"
 	}
-	return routes[0].Gw, l.Attrs()
+	return l.Attrs().Name
 }
 
 // mostTracked bounds how many connections are explained that only conntrack
-// knows. A pattern may match very many.
+// knows, and of how many others the ways are. A pattern may match very many.
 const mostTracked = 100
 
 // matching lists connections in conntrack.
