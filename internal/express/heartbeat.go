@@ -36,7 +36,7 @@ type heartbeat struct {
 	ended   bool
 	inert   bool          // the last one is taken back
 	beats   uint64        // since the start
-	last    time.Time     // of them
+	last    time.Time     // of them, or when express was paused or resumed
 	called  time.Time     // beat was
 	ticked  time.Time     // tick was called, by a goroutine that waits for nothing else
 	stopped bool          // tick was not called for long, and the loop has not taken that in
@@ -221,7 +221,7 @@ func (h *heartbeat) beatDuring(wait func()) {
 // the loop calls it.
 func (h *heartbeat) setPaused(paused bool) error {
 	h.mu.Lock()
-	h.paused = paused
+	h.paused, h.last = paused, time.Now()
 	h.mu.Unlock()
 	if paused {
 		h.dp.Settings().Paused = 1

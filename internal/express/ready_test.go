@@ -23,6 +23,12 @@ func TestReady(t *testing.T) {
 		"late":    {func(h *heartbeat, _ *policy) { h.last = now.Add(-3 * time.Second) }, "no heartbeat for 3000 ms", api.StateInert},
 		"paused":  {func(h *heartbeat, _ *policy) { h.last, h.paused = now.Add(-time.Hour), true }, "", api.StatePaused},
 		"never":   {func(h *heartbeat, _ *policy) { h.last = time.Time{} }, "no heartbeat for 60000 ms", api.StateInert},
+		"resumed while rules are being read": {func(h *heartbeat, _ *policy) {
+			h.last, h.paused, h.rules.announced = now.Add(-time.Hour), true, 1
+			if err := h.setPaused(false); err != nil {
+				t.Fatal(err)
+			}
+		}, "", api.StateActive},
 		"rules cannot be read": {
 			func(_ *heartbeat, p *policy) { p.err = errors.New("locked") }, "the rules could not be read: locked", api.StateInert,
 		},
@@ -33,7 +39,7 @@ func TestReady(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := view{hooks: idle(t).hooks, heartbeat: &heartbeat{last: now}, policy: new(policy), started: now.Add(-time.Minute)}
+			v := view{hooks: idle(t).hooks, heartbeat: &heartbeat{dp: new(beats), last: now}, policy: new(policy), started: now.Add(-time.Minute)}
 			c.change(v.heartbeat, v.policy)
 			switch err := v.ready(now); {
 			case c.want == "" && err != nil:
