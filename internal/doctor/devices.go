@@ -63,8 +63,8 @@ func asked(top discover.Topology) []api.Finding {
 	}
 	return []api.Finding{{
 		Level: warn, What: which + " stay regular: " + q.At,
-		Why:    "it asks conntrack or the route, which express packets lack there, or the sender's socket, which they alone have",
-		Remedy: "do without that option if it is not needed, for cake 'tc qdisc change ... nonat'",
+		Why:    "it may ask conntrack or the route, which express packets lack there, or the sender's socket or the input device, which differ",
+		Remedy: "do without that option if it is not needed, for cake 'tc qdisc change ... nonat'; give filters of fw handles",
 	}}
 }
 

@@ -16,9 +16,10 @@ func (r Rule) Foreign() bool { return r.Table == foreignTable }
 // queueTable stands for the table of what a queue asks.
 const queueTable = "queue"
 
-// Queue is what a queue asks of packets, as a rule: conntrack's entry, the route, or the socket.
+// Queue is what a queue asks of packets, as a rule: conntrack's entry, the route, the socket or the
+// input device.
 func Queue(at string) Rule {
-	return Rule{Table: queueTable, Text: at, Why: "it asks conntrack or the route, which express packets lack there, or the sender's socket, which they alone have"}
+	return Rule{Table: queueTable, Text: at, Why: "it may ask conntrack or the route, which express packets lack there, or the sender's socket or the input device, which differ"}
 }
 
 // OfQueue reports whether this is what a queue asks, and no rule.
