@@ -429,9 +429,9 @@ static void confined_child(bool by_prctl)
 /* A process that filters its system calls does not make those that move a connection. */
 void case_confined(void)
 {
+#ifndef SANITIZED
 	int i, status = 0;
 
-#ifndef SANITIZED
 	for (i = 0; i < 2; i++) {
 		if (!fork()) {
 			confined_child(i);
