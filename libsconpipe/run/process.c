@@ -202,8 +202,10 @@ long syscall(long number, ...)
 		real_calls.syscall = (long (*)(long, ...))real_symbol("syscall");
 	result = real_calls.syscall(number, arg[0], arg[1], arg[2], arg[3], arg[4],
 				    arg[5]);
-	if (result >= 0 && (number == SYS_io_uring_setup ||
-			    (number == SYS_seccomp && arg[0] <= SECCOMP_SET_MODE_FILTER)))
+	if (result >= 0 &&
+	    (number == SYS_io_uring_setup ||
+	     (number == SYS_seccomp && arg[0] <= SECCOMP_SET_MODE_FILTER) ||
+	     (number == SYS_prctl && arg[0] == PR_SET_SECCOMP)))
 		attach_forbid_all();
 	return result;
 }
@@ -212,14 +214,11 @@ int prctl(int option, ...)
 {
 	unsigned long arg[4];
 	va_list args;
-	int i, result;
+	int i;
 
 	va_start(args, option);
 	for (i = 0; i < 4; i++)
 		arg[i] = va_arg(args, unsigned long);
 	va_end(args);
-	result = real()->prctl(option, arg[0], arg[1], arg[2], arg[3]);
-	if (!result && option == PR_SET_SECCOMP)
-		attach_forbid_all();
-	return result;
+	return syscall(SYS_prctl, (long)option, arg[0], arg[1], arg[2], arg[3], 0L);
 }

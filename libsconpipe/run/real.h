@@ -44,7 +44,6 @@
 	X(int, fcntl, (int, int, long)) \
 	X(int, close, (int)) \
 	X(long, syscall, (long, ...)) \
-	X(int, prctl, (int, ...)) \
 	X(void, _exit, (int)) \
 	X(int, close_range, (unsigned int, unsigned int, int)) \
 	X(int, dup, (int)) \
