@@ -221,12 +221,13 @@ func (t tcmsg) asks() (what string, all bool) {
 	return "", false
 }
 
-// askingEmatch finds an extended match that asks the route or the socket, "" if there is none:
+// askingEmatch finds an extended match that asks the route, the socket, or whom the port took the
+// packet to be for (pkt_type, which IP sets when it forwards), "" if there is none:
 // one of iptables (policy), or one of metadata that compares such a value with another one.
 func askingEmatch(tree []byte) string {
 	const list, header, kindIPT, kindMeta = 2, 8, 9, 4 // TCA_EMATCH_TREE_LIST, struct tcf_ematch_hdr, TCF_EM_*
 	const metaHeader, right, idMask = 1, 4, 0x7ff      // TCA_EM_META_HDR, in struct tcf_meta_hdr, TCF_META_ID_MASK
-	const rtClassID, vlanTag = 14, 46                  // TCF_META_ID_*: between them are those of routes and sockets
+	const packetType, rtClassID, vlanTag = 8, 14, 46   // TCF_META_ID_*: between the latter are those of routes and sockets
 	for typ, matches := range nlmsg.Attributes(tree) {
 		if typ != list {
 			continue
@@ -241,7 +242,7 @@ func askingEmatch(tree []byte) string {
 			case kindMeta:
 				for typ, values := range nlmsg.Attributes(match[header:]) {
 					for at := 0; typ == metaHeader && at+2 <= len(values); at += right {
-						if id := binary.NativeEndian.Uint16(values[at:]) & idMask; id >= rtClassID && id < vlanTag {
+						if id := binary.NativeEndian.Uint16(values[at:]) & idMask; id == packetType || id >= rtClassID && id < vlanTag {
 							return "ematch meta"
 						}
 					}

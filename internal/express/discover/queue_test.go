@@ -43,6 +43,7 @@ func TestAsks(t *testing.T) {
 		{"basic", ematch(2, 4, 14, 0), "ematch meta", true}, // rt_classid
 		{"basic", ematch(2, 4, 16, 0), "ematch meta", true}, // sk_family
 		{"basic", ematch(2, 4, 0, 45), "ematch meta", true}, // sk_write_pend
+		{"basic", ematch(2, 4, 8, 0), "ematch meta", true},  // pkt_type
 		{"basic", ematch(2, 4, 12, 0), "", false},           // nf_mark
 		{"basic", ematch(2, 4, 46, 47), "", false},          // vlan, rxhash
 		{"basic", ematch(2, 8, 16, 0), "", false},           // ipset
