@@ -40,7 +40,7 @@ type Topology struct {
 	Skipped []Skipped // devices that a user may expect above, and why they are not
 	// Qdiscs are the kinds of root qdiscs, by ifindex.
 	Qdiscs map[int]string
-	// Asks is what a queue of a device asks that is no container's port.
+	// Asks is what a queue of a device asks.
 	Asks Question
 	// IdleTimer is the shortest time without packets after which the kernel moves packets
 	// of a resilient group of next hops, 0 if no route leads to such a group.

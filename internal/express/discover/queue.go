@@ -31,20 +31,20 @@ func (q Question) worse(other Question) Question {
 	return q
 }
 
-// readQuestion finds what the qdiscs and egress filters of the devices ask, but for the
-// devices of which skip says so.
-func (s *Scanner) readQuestion(skip func(ifindex int) bool) (found Question, err error) {
+// readQuestion finds what the qdiscs and egress filters of the devices ask. Cake at a container's
+// port only shares among the container's own connections.
+func (s *Scanner) readQuestion(isPort func(ifindex int) bool) (found Question, err error) {
 	var blocks []tcmsg // that may have filters
 	dump := nlmsg.Request{Type: unix.RTM_GETQDISC, Flags: unix.NLM_F_DUMP, Data: make([]byte, nl.SizeofTcMsg)}
 	err = s.sock.Request(dump, func(m nlmsg.Message) {
 		q, ok := parseTC(m)
 		dev, known := s.devices[q.ifindex]
-		if !ok || m.Type != unix.RTM_NEWQDISC || !known || skip(q.ifindex) {
+		if !ok || m.Type != unix.RTM_NEWQDISC || !known {
 			return
 		}
 		switch q.kind {
 		case "cake", "cake_mq":
-			if q.asksNAT() {
+			if q.asksNAT() && !isPort(q.ifindex) {
 				found = found.worse(Question{At: fmt.Sprintf("qdisc %s at %s, by nat", q.kind, dev.Attrs().Name)})
 			}
 		case "etf", "taprio":

@@ -74,7 +74,8 @@ func TestAsks(t *testing.T) {
 	}
 }
 
-// What the kernel's qdiscs and filters ask is found at all devices but containers' ports.
+// What the kernel's qdiscs and filters ask is found at all devices, but not cake at containers'
+// ports.
 func TestReadQuestion(t *testing.T) {
 	for _, c := range []struct{ name, commands, want string }{
 		{"nothing", "tc qdisc add dev d0 root handle 1: htb\ntc filter add dev d0 parent 1: protocol ip u32 match u32 0 0 action ok", ""},
@@ -98,6 +99,7 @@ func TestReadQuestion(t *testing.T) {
 		{"filter at a class of hfsc", "tc qdisc add dev d0 root handle 1: hfsc\ntc class add dev d0 parent 1: classid 1:1 hfsc ls rate 1gbit\ntc class add dev d0 parent 1:1 classid 1:2 hfsc ls rate 1gbit\ntc filter add dev d0 parent 1:1 protocol ip handle 1 flow hash keys nfct-src divisor 64", "flow filter at d0, by conntrack's keys"},
 		{"filter at a class below", "tc qdisc add dev d0 root handle 1: prio\ntc qdisc add dev d0 parent 1:1 handle 2: htb\ntc class add dev d0 parent 2: classid 2:1 htb rate 1gbit\ntc filter add dev d0 parent 2:1 protocol ip u32 match u32 0 0 action connmark", "u32 filter at d0, by action connmark"},
 		{"filter at a class that asks nothing", "tc qdisc add dev d0 root handle 1: htb\ntc class add dev d0 parent 1: classid 1:1 htb rate 1gbit\ntc filter add dev d0 parent 1:1 protocol ip u32 match u32 0 0 action ok", ""},
+		{"filter at a container's port", "ip link add v0 master d0 type veth peer v1 netns $PEER\ntc qdisc add dev v0 clsact\ntc filter add dev v0 egress protocol ip flower ct_state +trk+est action pass", "flower filter at v0, by conntrack's keys"},
 		{"a container's port", "ip link add v0 master d0 type veth peer v1 netns $PEER\ntc qdisc add dev v0 root cake nat", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
