@@ -19,6 +19,9 @@ always_inline int append(const struct place *p, __u32 as)
 	struct list *list = value_of(&lists, p->pool);
 	__u32 number = as >> LIST_SHIFT, i;
 
+	/* The compiler would compare as, which tells the verifier of Linux 6.1 nothing of
+	 * number. */
+	barrier_var(number);
 	if (!list || number >= LISTS)
 		return 0;
 	list += number;
