@@ -371,9 +371,8 @@ void channel_share(struct channel *ch, int by)
 
 void channel_end_share(struct channel *ch, bool end)
 {
-	if (ch->left != end)
+	if (atomic_exchange(&ch->left, end) != end)
 		atomic_fetch_add(&ch->s->processes, end ? -1 : 1);
-	ch->left = end;
 }
 
 void channel_after_fork(struct channel *ch)

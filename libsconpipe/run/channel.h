@@ -28,7 +28,7 @@ struct channel {
 	int fds; /* descriptors, under their entries' locks */
 	unsigned int forks; /* number of the last fork for which it was counted */
 	atomic_bool to_spawn; /* a posix_spawn child gets it by dup2 */
-	bool left; /* the process ends, or executes an image, and is not counted */
+	atomic_bool left; /* the process ends, or executes an image, and is not counted */
 	struct arena *arena; /* that has the shared state: */
 	struct shared *s;
 };

@@ -68,7 +68,7 @@ void stream_leave(struct channel *ch)
 static void end_socket(struct channel *ch, int fd, int64_t until_ns)
 {
 	struct linger now = { .l_onoff = 1 };
-	bool last = ch->s->processes == 1;
+	bool last = ch->s->processes == !ch->left;
 
 	proof_await(ch, fd, last ? until_ns : 0);
 	if (last && recv_ready(ch, fd, false))
