@@ -100,7 +100,8 @@ int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 	}
 	/* The socket stays on TCP if the set is unknown, or with EPOLLEXCLUSIVE, which
 	 * EPOLL_CTL_MOD does not accept. Once attached it wakes all that wait. */
-	exclusive = !bad_address(event) && (event->events & EPOLLEXCLUSIVE);
+	exclusive = op != EPOLL_CTL_DEL && !bad_address(event) &&
+		    (event->events & EPOLLEXCLUSIVE);
 	if (!set || exclusive)
 		attach_forbid(e);
 	if (!set || (exclusive && (op != EPOLL_CTL_ADD || e->kind != ATTACHED))) {

@@ -299,7 +299,8 @@ void case_exclusive(void)
 	write(p.a, "x", 1);
 	edge("came", one, PATIENCE_MS);
 	edge("came", two, PATIENCE_MS);
-	result("remove", epoll_ctl(one, EPOLL_CTL_DEL, p.b, NULL));
+	result("remove", epoll_ctl(one, EPOLL_CTL_DEL, p.b, &e)); /* is ignored */
+	result("removed", epoll_wait(one, &e, 1, 0));
 	edge("came", two, PATIENCE_MS);
 	close(one);
 	close(two);
