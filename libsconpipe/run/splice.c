@@ -264,7 +264,7 @@ ssize_t splice(int from, loff_t *from_at, int to, loff_t *to_at, size_t len,
 	ssize_t n;
 
 	/* Other cases are the kernel's, errors included. */
-	if (!len || from_at || to_at || flags & ~SPLICE_FLAGS ||
+	if ((!a && !b) || !len || from_at || to_at || flags & ~SPLICE_FLAGS ||
 	    !(a ? is_pipe(to, O_WRONLY) : is_pipe(from, O_RDONLY)))
 		a = b = NULL;
 	if (a)
