@@ -43,11 +43,6 @@ void attach_settings(void)
 	session_settings();
 }
 
-void attach_forbid_all(void)
-{
-	after = UINT64_MAX;
-}
-
 void attach_cancel(struct entry *e)
 {
 	struct wire_request q = { .op = OP_CLOSE, .id = e->id };
@@ -100,6 +95,17 @@ void attach_forbid(struct entry *e)
 		forbid(e);
 	pthread_mutex_unlock(&e->lock);
 	cancel_restore(cancel);
+}
+
+void attach_forbid_all(void)
+{
+	int fd, limit = table_used() && table_mine() ? entry_limit() : 0;
+
+	after = UINT64_MAX;
+	table_stop();
+	for (fd = 0; fd < limit; fd++)
+		if (entry_get(fd))
+			attach_forbid(entry_get(fd));
 }
 
 struct entry *attach_forbid_fd(int fd)

@@ -185,7 +185,18 @@ static void __attribute__((constructor)) init(void)
 
 /* By an io_uring a program waits for sockets, and moves bytes, that this library does not
  * see: libuv changes its epoll sets so. A filter of system calls may end a program that
- * makes those of this library. */
+ * makes those of this library, so it makes the last ones before. A filter without a
+ * program only asks the kernel what it supports. */
+static bool confines(long number, const long *arg)
+{
+	if (number == SYS_seccomp)
+		return (int)arg[0] == SECCOMP_SET_MODE_STRICT ||
+		       ((int)arg[0] == SECCOMP_SET_MODE_FILTER && arg[2]);
+	return number == SYS_prctl && (int)arg[0] == PR_SET_SECCOMP &&
+	       (arg[1] == SECCOMP_MODE_STRICT ||
+		(arg[1] == SECCOMP_MODE_FILTER && arg[2]));
+}
+
 long syscall(long number, ...)
 {
 	long arg[6], result;
@@ -200,12 +211,11 @@ long syscall(long number, ...)
 	 * allocator that begins so may be what calls this. */
 	if (!real_calls.syscall)
 		real_calls.syscall = (long (*)(long, ...))real_symbol("syscall");
+	if (confines(number, arg))
+		attach_forbid_all();
 	result = real_calls.syscall(number, arg[0], arg[1], arg[2], arg[3], arg[4],
 				    arg[5]);
-	if (result >= 0 &&
-	    (number == SYS_io_uring_setup ||
-	     (number == SYS_seccomp && arg[0] <= SECCOMP_SET_MODE_FILTER) ||
-	     (number == SYS_prctl && arg[0] == PR_SET_SECCOMP)))
+	if (result >= 0 && number == SYS_io_uring_setup)
 		attach_forbid_all();
 	return result;
 }

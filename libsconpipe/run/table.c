@@ -14,6 +14,7 @@ static atomic_int *counts; /* of processes by connection, shared over fork; 0: f
 static atomic_int hint; /* index of a count that may be free */
 static pid_t self;
 static atomic_bool tracked; /* a connection was ever tracked */
+static atomic_bool stopped;
 
 /* Stamp of the newest connection. */
 static _Atomic uint32_t stamps = 1;
@@ -49,6 +50,11 @@ bool table_mine(void)
 bool table_used(void)
 {
 	return tracked;
+}
+
+void table_stop(void)
+{
+	stopped = true;
 }
 
 struct entry *entry_get(int fd)
@@ -118,7 +124,7 @@ bool entry_exclusive(struct entry *e)
 
 bool entry_fresh(int fd)
 {
-	struct entry *e = table_mine() && is_tcp(fd) ? entry_make(fd) : NULL;
+	struct entry *e = !stopped && table_mine() && is_tcp(fd) ? entry_make(fd) : NULL;
 
 	if (!e)
 		return false;
@@ -133,7 +139,7 @@ void entry_track(int fd)
 {
 	struct entry *e;
 
-	if (!table_mine() || !is_tcp(fd))
+	if (stopped || !table_mine() || !is_tcp(fd))
 		return;
 	e = entry_make(fd);
 	if (!e)

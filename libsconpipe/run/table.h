@@ -57,6 +57,8 @@ void table_init(void);
 bool table_mine(void);
 /* table_used says whether a connection was ever tracked. */
 bool table_used(void);
+/* table_stop has entry_track and entry_fresh do nothing from now on. */
+void table_stop(void);
 void table_before_fork(void);
 /* table_after_fork resets, in the child, locks of other threads and requests of the
  * parent. */
