@@ -152,6 +152,8 @@ static bool await_pipe(const struct job *j, short events)
 
 	if (!n)
 		errno = EAGAIN;
+	if (n > 0 && (p.revents & POLLERR)) /* nobody reads: EPIPE */
+		n = real()->write(j->other, "", 1);
 	return n > 0;
 }
 
@@ -173,12 +175,12 @@ static ssize_t ring_to_pipe(const struct job *j)
 	int fd = j->fd, pipe = j->other;
 	char *buf = j->buf;
 	struct iovec iov = { buf, j->len < PIECE ? j->len : PIECE };
-	ssize_t n = stream_recv(ch, fd, &iov, 1, MSG_PEEK), most, consumed;
+	ssize_t n = -1, most, consumed;
 
+	if (await_pipe(j, POLLOUT)) /* first, as the kernel does */
+		n = stream_recv(ch, fd, &iov, 1, MSG_PEEK);
 	if (n <= 0)
 		return n;
-	if (!await_pipe(j, POLLOUT))
-		return -1;
 	most = pipe_takes(pipe);
 	if (n > most)
 		n = most;

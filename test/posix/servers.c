@@ -308,6 +308,29 @@ void case_splicepart(void)
 	close_pair(p);
 }
 
+/* A pipe that is full, or that nobody reads, fails before there are bytes. */
+void case_splicenone(void)
+{
+	static const char buf[65536];
+	struct pair p = make_pair();
+	int pipes[2];
+
+	signal(SIGPIPE, SIG_IGN);
+	need(pipe(pipes) == 0, "pipe");
+	nonblock(pipes[1], true);
+	while (write(pipes[1], buf, sizeof(buf)) > 0)
+		;
+	result("full", splice(p.b, NULL, pipes[1], NULL, 3, 0));
+	shutdown(p.a, SHUT_WR);
+	pause_ms(20);
+	result("end", splice(p.b, NULL, pipes[1], NULL, 3, SPLICE_F_NONBLOCK));
+	close(pipes[0]);
+	result("unread", splice(p.b, NULL, pipes[1], NULL, 3, 0));
+	signal(SIGPIPE, SIG_DFL);
+	close(pipes[1]);
+	close_pair(p);
+}
+
 /* Pipes by the wrong end, and unknown flags: no call waits. */
 void case_wrongend(void)
 {
