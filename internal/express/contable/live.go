@@ -17,8 +17,8 @@ type live struct {
 	pairs      map[uint32]uint32 // of early Conentries: slot of what is received by that of what is sent
 	conentries int
 
-	second time.Time // that spent is about
-	spent  time.Duration
+	second time.Time // that looked is about
+	looked int       // Conentries, discards, pairs and changes
 }
 
 // chain lists the Conentries of a port.

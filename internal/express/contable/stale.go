@@ -14,9 +14,10 @@ import (
 // concerned.
 const mostLookedAt = 4096
 
-// lookingTime is how much of each second MakeStale may take: changes can be a
-// container's doing.
-const lookingTime = 50 * time.Millisecond
+// mostLookedAtInSecond bounds what MakeStale goes through in a second, some 50 ms: changes
+// can be a container's doing. It is no time, since other work on a busy machine would
+// take it.
+const mostLookedAtInSecond = 50 * mostLookedAt
 
 // MakeStale withdraws the decisions that a change can concern: a regular packet that
 // enters later has to confirm each. It reports false if they are not known, or too
@@ -28,15 +29,13 @@ func (t *Table) MakeStale(s changes.Scope) bool {
 	l := &t.live
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	begin := time.Now()
-	if begin.Sub(l.second) >= time.Second {
-		l.second, l.spent = begin, 0
+	if now := time.Now(); now.Sub(l.second) >= time.Second {
+		l.second, l.looked = now, 0
 	}
-	if l.spent >= lookingTime {
+	if l.looked >= mostLookedAtInSecond {
 		return false
 	}
-	defer func() { l.spent += time.Since(begin) }()
-
+	l.looked += 1 + len(l.discards) + len(l.pairs)
 	if len(l.discards) > mostLookedAt || len(l.pairs) > 4*mostLookedAt || !t.withdrawEarly() {
 		return false
 	}
@@ -70,6 +69,7 @@ func (t *Table) withdrawAmong(which func(*Conentry) bool, concerned func(*datapa
 	if t.live.conentries > mostLookedAt {
 		return false
 	}
+	t.live.looked += t.live.conentries
 	done := true
 	t.eachLive(func(e *Conentry) {
 		done = done && (!which(e) || t.withdrawOf(e, concerned))
@@ -110,6 +110,7 @@ func (t *Table) withdrawPorts(s changes.Scope) bool {
 		if !known || entries.n > mostLookedAt {
 			return false
 		}
+		t.live.looked += entries.n
 		done := true
 		t.among(port, func(e *Conentry) {
 			done = done && t.Withdraw(e)
