@@ -43,6 +43,7 @@ struct entry {
 	unsigned int checks; /* of the doorbell */
 	_Atomic uint64_t bytes; /* transferred by TCP */
 	atomic_int skip; /* calls until the next check */
+	int64_t check_at; /* earlier if it is this time */
 
 	/* The number of system calls under way, with the stamp of the connection that
 	 * they belong to above it. */
