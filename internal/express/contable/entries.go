@@ -118,6 +118,8 @@ func offHeap[T any](n int) ([]T, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapping %d KB: %w", size>>10, err)
 	}
+	// Where transparent_hugepage is "always", the first use would take 2 MB.
+	_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE) // EINVAL: the kernel has none
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n), nil
 }
 

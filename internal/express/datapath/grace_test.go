@@ -1,6 +1,7 @@
 package datapath_test
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -70,7 +71,7 @@ func TestGrace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if met == 0 {
+	if met == 0 && runtime.NumCPU() > 1 { // the only CPU runs the program or the test
 		t.Error("no program ran when a grace period began")
 	}
 }

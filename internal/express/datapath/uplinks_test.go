@@ -63,8 +63,9 @@ func TestProgramsComeWithUplinks(t *testing.T) {
 
 // mostVerified is how many instructions the verifier may walk through for the programs of
 // ports and uplinks: 408,000 took it 0.65 s of a CPU of an EPYC. Linux 6.1 walks through
-// 257,000 of them, 6.18 through 196,000, 7.3 through 183,000.
-const mostVerified = 300_000
+// 359,000 of them, 6.18 through 262,000. That was 257,000 and 196,000 before what is bridged
+// to outside, short connections and IPIP had ways of their own, a third each.
+const mostVerified = 400_000
 
 // The verifier does not walk the same way once for each value that a number may have.
 func TestVerifierWalksOnce(t *testing.T) {

@@ -38,7 +38,7 @@ func TestKernel(t *testing.T) {
 		{"settings of a bridge", "", "ip link set br0 type bridge nf_call_iptables 1", "link topology stale"},
 		{"settings of a bridge by which nothing is decided", "", "ip link set br0 type bridge forward_delay 500", ""},
 		{"address of a device", "", "ip link set up0 address 02:00:00:00:00:09", "link topology stale"},
-		{"a port leaves its bridge", "bridge fdb add 02:00:00:00:00:05 dev vd master static", "ip link set vd nomaster", "fdb stale, fdb stale at a port, link topology stale, link topology stale at a port"},
+		{"a port leaves its bridge", "bridge vlan del dev vd vid 1\nbridge fdb add 02:00:00:00:00:05 dev vd master static", "ip link set vd nomaster", "fdb stale, fdb stale at a port, link topology stale, link topology stale at a port"},
 		{"a device joins a bridge", "ip link set br0 type bridge vlan_default_pvid 0", "ip link set up0 master br0", "link topology stale"},
 		{"what nothing depends on", "", "ip link set up0 txqueuelen 77\nip link set up0 alias x", ""},
 		{"rename of a device that is down", "ip link set up0 down", "ip link set up0 name up1", "address stale, link topology"},
