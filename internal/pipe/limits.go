@@ -16,7 +16,7 @@ const (
 	mostCloses    = 256  // concurrent closes of files that processes have passed, each of which may hang
 	mostCalls     = 512  // concurrent calls on processes' sockets, each of which may hang
 	mostProofs    = 8192 // concurrent proofs after a change of rules
-	mostCrossings = 64   // concurrent proofs under "scon run", in the background of other work
+	mostCrossings = 256  // concurrent proofs under "scon run", in the background of other work
 	mostMakings   = 64   // connections in creation after such a proof, each of which has threads that wait in the kernel
 	mostAbsences  = 64   // answers within proofPatience that no name listens on a port
 )
