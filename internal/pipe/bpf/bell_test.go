@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 )
@@ -82,5 +83,29 @@ func TestBellPassesNoFiles(t *testing.T) {
 		if n, files := arrives(c.packet, c.rights); n != c.want || files != 0 {
 			t.Errorf("%s: %d bytes and %d files have arrived, want %d and 0", c.what, n, files, c.want)
 		}
+	}
+}
+
+// A filter that looks for files elsewhere than they are is found out.
+func TestBellIsChecked(t *testing.T) {
+	spec, err := loadPipecopy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[uint32]error{filesAt(): nil, filesAt() + 4096: errPassesFiles} {
+		if err := spec.Variables["files_at"].Set(at); err != nil {
+			t.Fatal(err)
+		}
+		var objs struct {
+			Bell *ebpf.Program `ebpf:"scon_pipe_bell"`
+		}
+		if err := spec.Copy().LoadAndAssign(&objs, nil); err != nil {
+			t.Fatal(err)
+		}
+		k := &Program{objs: pipecopyObjects{pipecopyPrograms: pipecopyPrograms{SconPipeBell: objs.Bell}}}
+		if err := k.checkBell(); !errors.Is(err, want) {
+			t.Errorf("at %d: %v, want %v", at, err, want)
+		}
+		objs.Bell.Close()
 	}
 }

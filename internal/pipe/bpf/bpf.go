@@ -77,6 +77,9 @@ func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 	spec.Maps["pools"].MaxEntries = mostPools * poolChunks
 	spec.Maps["chunks"].MaxEntries = mostChunks
 	spec.Maps["holders"].MaxEntries = mostChunks * chunkRings
+	if err := spec.Variables["files_at"].Set(filesAt()); err != nil {
+		return nil, fmt.Errorf("set a variable of the copy program: %w", err)
+	}
 	k := &Program{log: log, lock: lock, reaps: make(chan struct{}, mostReaps), slots: numbers(mostSlots), pools: numbers(mostPools), chunks: numbers(mostChunks)}
 	if k.blank, err = newMap(engine.PageSize); err != nil {
 		return nil, err
@@ -94,6 +97,9 @@ func New(log *slog.Logger, lock sync.Locker) (_ *Program, err error) {
 			k.objs.Close()
 		}
 	}()
+	if err := k.checkBell(); err != nil {
+		return nil, err
+	}
 	group, leave, err := ownCgroup()
 	if err != nil {
 		return nil, err

@@ -22,7 +22,6 @@
  */
 #include <linux/bpf.h>
 #include <linux/errno.h>
-#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
 #include "../../../libsconpipe/src/entry.h"
@@ -328,17 +327,9 @@ int scon_pipe_copy(struct bpf_sockopt *ctx)
 	return 1;
 }
 
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-
-struct sk_buff {
-	char cb[48];
-};
-
-struct unix_skb_parms {
-	struct scm_fp_list *fp;
-};
-
-#pragma clang attribute pop
+/* Where the files of a UNIX socket's packet are in struct sk_buff: the broker sets it
+ * (bell.go). */
+const volatile __u32 files_at;
 
 /*
  * Whether a packet of a UNIX socket carries files (UNIXCB in include/net/af_unix.h): with
@@ -347,11 +338,9 @@ struct unix_skb_parms {
  */
 always_inline int has_files(struct __sk_buff *skb)
 {
-	const __u32 at = bpf_core_field_offset(struct sk_buff, cb) +
-			 bpf_core_field_offset(struct unix_skb_parms, fp);
 	void *fp;
 
-	return bpf_probe_read_kernel(&fp, sizeof(fp), (void *)skb + at) || fp;
+	return bpf_probe_read_kernel(&fp, sizeof(fp), (void *)skb + files_at) || fp;
 }
 
 /* The number of the packet's bytes that pass. */

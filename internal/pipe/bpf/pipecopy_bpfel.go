@@ -58,6 +58,7 @@ const (
 	pipecopyProgSconPipeBell  = "scon_pipe_bell"
 	pipecopyProgSconPipeCopy  = "scon_pipe_copy"
 	pipecopyProgSconPipeEnded = "scon_pipe_ended"
+	pipecopyVarFilesAt        = "files_at"
 )
 
 // loadPipecopy returns the embedded CollectionSpec for pipecopy.
@@ -130,6 +131,7 @@ type pipecopyMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type pipecopyVariableSpecs struct {
+	FilesAt *ebpf.VariableSpec `ebpf:"files_at"`
 }
 
 // pipecopyObjects contains all objects after they have been loaded into the kernel.
@@ -191,6 +193,7 @@ func (m *pipecopyMaps) Close() error {
 //
 // It can be passed to loadPipecopyObjects or ebpf.CollectionSpec.LoadAndAssign.
 type pipecopyVariables struct {
+	FilesAt *ebpf.Variable `ebpf:"files_at"`
 }
 
 // pipecopyPrograms contains all programs after they have been loaded into the kernel.
