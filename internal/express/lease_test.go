@@ -194,6 +194,27 @@ func TestLease(t *testing.T) {
 	wantLease(t, udp, composer.BoundByLegacy, time.Second)
 }
 
+// Conntrack does not tell of timeouts that a rule has chosen, which may be shorter than those
+// that it has: while data is on its way, here.
+func TestTimeoutPolicy(t *testing.T) {
+	t.Parallel()
+	b := scontest.NewExpress(t, scontest.Layout{})
+	b.Sh(lab.Device, `
+		nft add table ip brief
+		nft add ct timeout ip brief brief { protocol tcp ; policy = { established : 300, unack : 5 } ; }
+		nft add chain ip brief p { type filter hook prerouting priority -150 ; }
+		nft add rule ip brief p ip protocol tcp ct timeout set brief`)
+	c := b.Outgoing("tcp", 1)
+	c.WaitExpress(func() error { return scontest.Pass(c.Client, c.Server, 1) }) // an upload
+	scontest.Eventually(t, "all has arrived, for conntrack as well", func() error {
+		if f := c.MustFlow(); f.IdleMS < 3000 {
+			return fmt.Errorf("%+v", f)
+		}
+		return nil
+	})
+	wantLease(t, c, composer.BoundByPolicy, time.Second)
+}
+
 // A connection whose packets end its leases says so, also to those who list it.
 func TestLeaseByPackets(t *testing.T) {
 	t.Parallel()

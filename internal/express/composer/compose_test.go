@@ -51,6 +51,7 @@ func (o *onePort) Untracked(rules.Conn) bool { return false }
 func (o *onePort) KnowsTracked() bool        { return true }
 func (o *onePort) TracksBridges() bool       { return false }
 func (o *onePort) HidesEnds() bool           { return false }
+func (o *onePort) TimesOut() bool            { return false }
 
 // composing is a Composer over a table in ordinary memory, and connections of TCP that
 // conntrack follows in a namespace.

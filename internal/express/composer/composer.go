@@ -60,6 +60,8 @@ type Rules interface {
 	TracksBridges() bool
 	// HidesEnds reports whether conntrack may not announce the end of connections.
 	HidesEnds() bool
+	// TimesOut reports whether connections may have timeouts that a rule chose.
+	TimesOut() bool
 	// KnowsTracked reports whether it is known of which families conntrack sees
 	// packets, and noticed when that changes.
 	KnowsTracked() bool

@@ -56,6 +56,7 @@ const (
 	BoundByTable     = "a third of the time that a bridge keeps a MAC address (ageing_time)"
 	BoundByRule      = "a rule depends on what changes without an announcement"
 	BoundByMarks     = "a rule depends on its mark in conntrack, which is looked at once a second for 1000 connections, of a container half of what others leave"
+	BoundByPolicy    = "a rule chose timeouts of connections (ct timeout), which conntrack does not tell"
 	BoundByLegacy    = "iptables-legacy has tables, which may change without an announcement"
 	BoundByUntracked = "conntrack does not see the connection, and this kernel does not say when it begins to"
 	BoundByOverlay   = "its packets skip an overlay device"
@@ -242,6 +243,8 @@ func (c *Composer) shortBy(e *contable.Conentry, conn conntrack.Conn) string {
 		return BoundByNoReply
 	case !e.Untracked && !conn.Assured():
 		return BoundByBeginning
+	case !e.Untracked && conn.Orig.Proto == protoTCP && c.rules.TimesOut():
+		return BoundByPolicy
 	}
 	switch _, silence := c.SilentRule(e); {
 	case silence == rules.FullSilence:

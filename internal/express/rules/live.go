@@ -282,6 +282,7 @@ func (l *Live) refresh() {
 	r.early = append(r.early, l.others.early...)
 	r.orderMarks()
 	r.silent, r.hidesEnds = l.others.silent, l.others.hidesEnds || l.nft.hidesEnds
+	r.timesOut = l.timesOut || l.nft.timesOut // those that have a policy keep it
 	for c := range led {
 		r.silent = r.silent || slices.ContainsFunc(c.rules, func(r *rule) bool { return r.silent })
 	}

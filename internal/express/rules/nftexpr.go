@@ -545,7 +545,9 @@ func (k *compiler) exthdr(e nftExpr) {
 }
 
 func (k *compiler) target(e nftExpr) {
-	s, v, ending := xtTarget(e.text(unix.NFTA_TARGET_NAME), int(e.number(unix.NFTA_TARGET_REV)), e.get(unix.NFTA_TARGET_INFO))
+	name, info := e.text(unix.NFTA_TARGET_NAME), e.get(unix.NFTA_TARGET_INFO)
+	k.timesOut = k.timesOut || name == "CT" && timesOut(info)
+	s, v, ending := xtTarget(name, int(e.number(unix.NFTA_TARGET_REV)), info)
 	k.step(s)
 	if v.kind != proceed {
 		k.rule.verdicts, k.rule.ending = []verdict{v}, ending

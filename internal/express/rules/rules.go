@@ -99,6 +99,7 @@ type Ruleset struct {
 	early     []*base // those that may keep packets from conntrack
 	tabled    map[family]bool
 	hidesEnds bool   // there are rules by which conntrack does not announce the end of connections
+	timesOut  bool   // there was a rule that gives connections a timeout policy
 	silent    bool   // there are rules that depend on what changes without an announcement
 	marked    bool   // rules give connections marks that matter to them
 	carries   []bool // of bases: see orderMarks
@@ -294,6 +295,10 @@ func (r Ruleset) Judges() bool { return len(r.bases) > 0 }
 // HidesEnds reports whether conntrack may not announce the end of connections, by a rule that
 // chooses what it announces.
 func (r Ruleset) HidesEnds() bool { return r.hidesEnds }
+
+// TimesOut reports whether connections may have timeout policies, of which conntrack tells
+// nothing: their timeouts may be shorter than its own, in each state.
+func (r Ruleset) TimesOut() bool { return r.timesOut }
 
 // PerPacket lists the rules that judge single packets of established
 // connections.

@@ -127,3 +127,32 @@ func TestSecurityMarks(t *testing.T) {
 		t.Errorf("nothing changes silently: %+v", all)
 	}
 }
+
+// A rule that chooses timeouts of connections is noticed, also when it is gone: connections
+// that it has met keep them.
+func TestTimeoutPolicies(t *testing.T) {
+	f := follow(t, nstest.New(t), Options{})
+	load(t, f.ns, nft, `table inet t {
+		ct timeout brief { protocol tcp; l3proto ip; policy = { established : 300, unack : 5 }; }
+		chain p { type filter hook prerouting priority -150; ct state new accept; }
+	}`)
+	if f.follow(); f.TimesOut() {
+		t.Error("no rule chooses timeouts yet")
+	}
+	nstest.Run(t, f.ns, "nft insert rule inet t p ip protocol tcp ct timeout set brief")
+	if f.follow(); !f.TimesOut() {
+		t.Error("a rule is not noticed")
+	}
+	nstest.Run(t, f.ns, "nft flush ruleset")
+	f.Lost("test")
+	if f.follow(); !f.TimesOut() {
+		t.Error("a rule is forgotten")
+	}
+	info := make([]byte, 72) // struct xt_ct_target_info_v1
+	if timesOut(info) {
+		t.Error("-j CT: timeouts")
+	}
+	if copy(info[28:], "brief"); !timesOut(info) {
+		t.Error("-j CT --timeout brief: none")
+	}
+}

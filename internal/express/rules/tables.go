@@ -19,6 +19,7 @@ type nftables struct {
 	trackers   [2]int // rules that have conntrack track, of the tables that are kept or counted, by family
 	generation uint32
 	hidesEnds  bool // a rule of the tables that are kept did since they were read
+	timesOut   bool // the same
 	rules      int  // of the tables that are kept
 	elements   int  // of their sets
 

@@ -66,6 +66,12 @@ func xtCT(text string, info []byte) (s step) {
 	return s
 }
 
+// timesOut reports whether target CT gives connections a timeout policy.
+func timesOut(info []byte) bool {
+	const timeout = 28
+	return len(info) > timeout && info[timeout] != 0
+}
+
 // hidesEnd reports whether target CT chooses what conntrack announces of a connection, or of
 // those that it expects, without the connection's end.
 func hidesEnd(info []byte) bool {
