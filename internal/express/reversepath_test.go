@@ -7,6 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/scon-project/scon/internal/express/composer"
 	"github.com/scon-project/scon/test/bed/lab"
 	"github.com/scon-project/scon/test/bed/scontest"
 )
@@ -27,6 +31,14 @@ func waitLost(t *testing.T, from, to net.Conn) {
 		}
 		return nil
 	})
+}
+
+// filterReversePath switches a device's filter of reverse paths on, without a sysctl.
+func filterReversePath(b *scontest.Bed, dev string) {
+	const conf, rpFilter = 1, 8 // IFLA_INET_CONF, IPV4_DEVCONF_RP_FILTER
+	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC|unix.NLA_F_NESTED, nil)
+	spec.AddRtAttr(unix.AF_INET|unix.NLA_F_NESTED, nil).AddRtAttr(conf|unix.NLA_F_NESTED, nil).AddRtAttr(rpFilter, nl.Uint32Attr(1))
+	setLink(b, unix.AF_UNSPEC, unix.RTM_SETLINK, dev, spec)
 }
 
 // Replies that enter by another uplink than requests leave by are express, until
@@ -52,8 +64,13 @@ func TestReversePath(t *testing.T) {
 		ip route add default via 10.78.0.1 dev eth1 table 77`)
 	b.Up()
 	c := b.Connect("udp", lab.Container(1), lab.Edge, netip.MustParseAddrPort("10.99.0.1:0")).GoExpress()
-	for range 2 {
-		b.Sh(lab.Device, "sysctl -qw net.ipv4.conf.eth1.rp_filter=1")
+	for name, switchOn := range map[string]func(){
+		"by sysctl":  func() { b.Sh(lab.Device, "sysctl -qw net.ipv4.conf.eth1.rp_filter=1") },
+		"by netlink": func() { filterReversePath(b, "eth1") },
+	} {
+		t.Log(name)
+		wantLease(t, c, composer.BoundByConntrack, 40*time.Second)
+		switchOn()
 		waitLost(t, c.Server, c.Client)
 		b.Sh(lab.Device, "sysctl -qw net.ipv4.conf.eth1.rp_filter=0")
 		c.GoExpress()

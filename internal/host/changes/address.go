@@ -155,6 +155,8 @@ const sizeofNetconfmsg = 4
 // Attributes NETCONFA_*.
 const (
 	netconfaIfindex                  = 1
+	netconfaForwarding               = 2
+	netconfaRPFilter                 = 3
 	netconfaIgnoreRoutesWithLinkdown = 6
 )
 
@@ -182,17 +184,10 @@ func (k *known) netconfMessage(m nlmsg.Message) (Event, bool) {
 		}
 	}
 	stale := false
-	d, isDevice := k.devices[index]
-	fresh := isDevice && !d.used // no packet has come by it
 	for typ, data := range nlmsg.Attributes(attrs) {
-		if typ == netconfaIfindex {
-			continue
+		if typ != netconfaIfindex {
+			stale = k.setting(netconfKey{family, index, typ}, data) || stale
 		}
-		key, is := netconfKey{family, index, typ}, native32(data)
-		if was, old := k.netconf[key]; old && was != is && (!fresh || typ == netconfaIgnoreRoutesWithLinkdown) {
-			stale = true
-		}
-		k.netconf[key] = is
 	}
 	if !added(m.Type) {
 		for key := range k.netconf {
@@ -207,6 +202,38 @@ func (k *known) netconfMessage(m nlmsg.Message) (Event, bool) {
 		Reason:  fmt.Sprintf("IPv%d settings of %s", version, k.netconfName(index)),
 		Stale:   true,
 	}, stale
+}
+
+// setting takes a setting up, and reports whether its change concerns decisions.
+func (k *known) setting(key netconfKey, data []byte) bool {
+	was, old := k.netconf[key]
+	is := native32(data)
+	k.netconf[key] = is
+	d, isDevice := k.devices[key.ifindex]
+	fresh := isDevice && !d.used // no packet has come by it
+	return old && was != is && (!fresh || key.attribute == netconfaIgnoreRoutesWithLinkdown)
+}
+
+// ipv4Settings takes those up of a message about a device. If one like it has set them, they are
+// announced by no other (inet_set_link_af in the kernel's net/ipv4/devinet.c).
+func (k *known) ipv4Settings(index int32, b []byte) (stale bool) {
+	const conf = 1 // IFLA_INET_CONF: numbers in the order of IPV4_DEVCONF_*, which begin with 1
+	values := b[unix.SizeofIfInfomsg:]
+	for _, within := range [...]uint16{unix.IFLA_AF_SPEC, unix.AF_INET, conf} {
+		outer := values
+		values = nil
+		for typ, data := range nlmsg.Attributes(outer) {
+			if typ == within {
+				values = data
+			}
+		}
+	}
+	for _, at := range [...][2]uint16{{netconfaForwarding, 0}, {netconfaRPFilter, 4 * 7}, {netconfaIgnoreRoutesWithLinkdown, 4 * 28}} {
+		if len(values) >= int(at[1])+4 {
+			stale = k.setting(netconfKey{unix.AF_INET, index, at[0]}, values[at[1]:at[1]+4]) || stale
+		}
+	}
+	return stale
 }
 
 func (k *known) netconfName(index int32) string {

@@ -52,6 +52,7 @@ func TestKernel(t *testing.T) {
 		{"other name", "", "ip link property add dev up0 altname other", ""},
 		{"port flags", "", "bridge link set dev vc isolated on", "link topology stale at a port"},
 		{"port flags as they are", "", "bridge link set dev vc isolated off", ""},
+		{"backup of a port that is down", "bridge link set dev vc state 0", "bridge link set dev vc backup_port vd", "link topology stale"},
 		{"port state", "", "bridge link set dev vc state 0", "link topology stale at a port"},
 
 		{"address", "", "ip addr add 10.9.0.1/32 dev up0", "address stale"},
@@ -99,6 +100,16 @@ func TestKernel(t *testing.T) {
 		{"remote end of a tunnel moved", "ip link add vx0 type vxlan id 5 dstport 4789 dev up0\n" +
 			"ip link set vx0 up\nbridge fdb add 02:00:00:00:00:05 dev vx0 dst 10.2.0.2",
 			"bridge fdb replace 02:00:00:00:00:05 dev vx0 dst 10.2.0.3", "fdb stale"},
+		{"network at the remote end of a tunnel", "ip link add vx0 type vxlan id 5 dstport 4789 dev up0\n" +
+			"ip link set vx0 up\nbridge fdb add 02:00:00:00:00:05 dev vx0 dst 10.2.0.2",
+			"bridge fdb replace 02:00:00:00:00:05 dev vx0 dst 10.2.0.2 vni 6", "fdb stale"},
+		{"port at the remote end of a tunnel", "ip link add vx0 type vxlan id 5 dstport 4789 dev up0\n" +
+			"ip link set vx0 up\nbridge fdb add 02:00:00:00:00:05 dev vx0 dst 10.2.0.2",
+			"bridge fdb replace 02:00:00:00:00:05 dev vx0 dst 10.2.0.2 port 4790", "fdb stale"},
+		{"remote ends of a tunnel", "ip link add vx0 type vxlan id 5 dstport 4789 dev up0\nip link set vx0 up\n" +
+			"ip nexthop add id 2 via 10.2.0.2 fdb\nip nexthop add id 3 via 10.2.0.3 fdb\nip nexthop add id 12 group 2 fdb\nip nexthop add id 13 group 3 fdb\n" +
+			"bridge fdb add 02:00:00:00:00:05 dev vx0 nhid 12",
+			"bridge fdb replace 02:00:00:00:00:05 dev vx0 nhid 13", "fdb stale"},
 
 		{"filter", "tc qdisc add dev up0 clsact", "tc filter add dev up0 ingress " + u32, "filter topology stale"},
 		{"filter goes", "tc qdisc add dev up0 clsact\ntc filter add dev up0 egress " + u32,

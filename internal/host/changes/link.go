@@ -29,8 +29,11 @@ type device struct {
 	peerNSID  uint32 // ID of its namespace
 }
 
-// port is a bridge port: its state and flags, by attribute.
+// port is a bridge port: its state and flags, by attribute, and from backup on what packets
+// leave by while it has no carrier.
 type port [64]byte
+
+const backup = 56
 
 // forwards reports whether a bridge port forwards packets.
 func (p port) forwards() bool {
@@ -50,6 +53,7 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 	}
 	was, old := k.devices[index]
 	e := Event{Kind: Link, Ifindex: int(index), Topology: true}
+	set := added(m.Type) && k.ipv4Settings(index, m.Data)
 	if !added(m.Type) {
 		delete(k.devices, index)
 		delete(k.ports, index)
@@ -64,7 +68,8 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 	case !old:
 		e.Reason = fmt.Sprintf("device %s appeared", is.name)
 	case is == was:
-		return Event{}, false
+		e = Event{Kind: Netconf, Ifindex: int(index), Reason: "IPv4 settings of " + is.name, Stale: true}
+		return e, set
 	default:
 		diff := was.diff(is)
 		e.Reason = fmt.Sprintf("device %s: %s", is.name, diff)
@@ -73,10 +78,10 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 		if was.xdp != is.xdp {
 			e.Kind = Filter
 		}
-		e.Stale = diff != otherEnd && (was.up || is.up && (is.tunnel || !is.bridged)) && !k.onlyAdds(index, was, is)
+		e.Stale = set || diff != otherEnd && (was.up || is.up && (is.tunnel || !is.bridged)) && !k.onlyAdds(index, was, is)
 		// The kernel ends IPv4's routes by a device without a word; none is by a
 		// bridge's port.
-		if e.Stale && is.bridged && was.goesDown(is) {
+		if e.Stale && !set && is.bridged && was.goesDown(is) {
 			e.Scope = Scope{Ports: [2]int{int(index)}}
 		} else {
 			e.early = e.Stale && was.up && !is.up
@@ -254,13 +259,18 @@ func (k *known) bridgePort(index int32, m nlmsg.Message) (Event, bool) {
 	} else {
 		delete(k.ports, index)
 	}
-	return Event{
+	e := Event{
 		Kind:    Link,
 		Ifindex: int(index),
 		Reason:  fmt.Sprintf("bridge port %s: state or flags", k.name(index)),
 		Stale:   true, Topology: true,
 		Scope: Scope{Ports: [2]int{int(index)}},
-	}, was.forwards() && is != was
+	}
+	if [8]byte(was[backup:]) != [8]byte(is[backup:]) { // the port may be down
+		e.Scope = Scope{}
+		return e, true
+	}
+	return e, was.forwards() && is != was
 }
 
 func parsePort(b []byte) (p port) {
@@ -270,8 +280,13 @@ func parsePort(b []byte) (p port) {
 		}
 		for typ, data := range nlmsg.Attributes(data) {
 			// Spanning tree's own flags change with its packets.
-			if len(data) == 1 && int(typ) < len(p) &&
-				typ != unix.IFLA_BRPORT_TOPOLOGY_CHANGE_ACK && typ != unix.IFLA_BRPORT_CONFIG_PENDING {
+			switch {
+			case typ == unix.IFLA_BRPORT_BACKUP_PORT:
+				copy(p[backup:backup+4], data)
+			case typ == unix.IFLA_BRPORT_BACKUP_NHID:
+				copy(p[backup+4:], data)
+			case len(data) == 1 && int(typ) < backup &&
+				typ != unix.IFLA_BRPORT_TOPOLOGY_CHANGE_ACK && typ != unix.IFLA_BRPORT_CONFIG_PENDING:
 				p[typ] = data[0]
 			}
 		}

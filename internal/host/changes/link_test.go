@@ -6,9 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
+	"github.com/scon-project/scon/test/bed/nstest"
 )
 
 // enslaved is the kernel's message of device 3, whose master is of a kind.
@@ -93,5 +96,36 @@ func TestTunnelSettings(t *testing.T) {
 				t.Errorf("notified of %q, want %q", got, want)
 			}
 		})
+	}
+}
+
+// Settings of IPv4 that a netlink message sets are announced with the device alone.
+func TestSettingByNetlink(t *testing.T) {
+	const conf, rpFilter = 1, 8 // IFLA_INET_CONF, IPV4_DEVCONF_RP_FILTER
+	w := newDevice(t)
+	w.watch(Options{}, roomy)
+	for value, want := range []string{"netconf stale", ""} {
+		nstest.Do(t, w.ns, func() {
+			device, err := netlink.LinkByName("up0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+			msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+			msg.Index = int32(device.Attrs().Index)
+			req.AddData(msg)
+			spec := nl.NewRtAttr(unix.IFLA_AF_SPEC|unix.NLA_F_NESTED, nil)
+			spec.AddRtAttr(unix.AF_INET|unix.NLA_F_NESTED, nil).AddRtAttr(conf|unix.NLA_F_NESTED, nil).AddRtAttr(rpFilter, nl.Uint32Attr(1))
+			req.AddData(spec)
+			if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if got := kinds(w.notified("")); got != want {
+			t.Errorf("set %d times: notified of %q, want %q", value+1, got, want)
+		}
+	}
+	if got := kinds(w.notified("sysctl -qw net.ipv4.conf.up0.rp_filter=0\nip link set up0 mtu 1400")); got != "link topology stale, netconf stale" {
+		t.Errorf("set otherwise: notified of %q", got)
 	}
 }

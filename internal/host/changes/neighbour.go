@@ -34,6 +34,7 @@ type fdbKey struct {
 type fdbEntry struct {
 	port      int32
 	dst       netip.Addr
+	way       string // what else says how a tunnel reaches it
 	permanent bool
 }
 
@@ -47,6 +48,7 @@ type ndmsg struct {
 	state   uint16
 	flags   uint8
 	dst     netip.Addr
+	way     string
 	mac     MAC
 	hasMAC  bool
 	vlan    uint16
@@ -98,7 +100,7 @@ func (k *known) fdbMessage(n ndmsg, valid bool) (Event, bool) {
 	if n.master == 0 {
 		key.table = n.ifindex
 	}
-	is := fdbEntry{n.ifindex, n.dst, n.master != 0 && n.state&unix.NUD_PERMANENT != 0}
+	is := fdbEntry{n.ifindex, n.dst, n.way, n.master != 0 && n.state&unix.NUD_PERMANENT != 0}
 	was, old := k.fdb[key]
 	e := Event{Kind: FDB, Ifindex: int(n.ifindex), Stale: true}
 	// An address of the bridge's own, which a port's may be, concerns what is routed.
@@ -122,6 +124,7 @@ func (k *known) fdbMessage(n ndmsg, valid bool) (Event, bool) {
 }
 
 func parseNdmsg(b []byte) ndmsg {
+	const nexthop = 13 // NDA_NH_ID
 	n := ndmsg{
 		ifindex: int32(binary.NativeEndian.Uint32(b[4:])),
 		state:   binary.NativeEndian.Uint16(b[8:]),
@@ -138,6 +141,8 @@ func parseNdmsg(b []byte) ndmsg {
 			if len(data) == 2 {
 				n.vlan = binary.NativeEndian.Uint16(data)
 			}
+		case unix.NDA_PORT, unix.NDA_VNI, unix.NDA_IFINDEX, unix.NDA_SRC_VNI, nexthop:
+			n.way += string(rune(typ)) + string(data)
 		case unix.NDA_MASTER:
 			n.master = int32(native32(data))
 		}
