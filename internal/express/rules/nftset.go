@@ -330,7 +330,7 @@ func (s *set) delta(o *set) (differ *set, ok bool) {
 		case len(a) == 0 || a[0].compare(&b[0]) > 0:
 			all, b = append(all, b[0]), b[1:]
 		default:
-			if !a[0].equal(&b[0]) {
+			if s.expires || !a[0].equal(&b[0]) {
 				all = append(all, a[0])
 			}
 			a, b = a[1:], b[1:]
@@ -347,7 +347,7 @@ func (s *set) differing(o *set) (all []element) {
 	for i := range s.touched {
 		now, before := s.elements.find(&s.touched[i]), o.elements.find(&s.touched[i])
 		switch {
-		case now != nil && (before == nil || !now.equal(before)):
+		case now != nil && (s.expires || before == nil || !now.equal(before)): // the one before may have expired
 			all = append(all, *now)
 		case now == nil && before != nil:
 			all = append(all, *before)

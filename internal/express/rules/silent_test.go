@@ -156,3 +156,26 @@ func TestTimeoutPolicies(t *testing.T) {
 		t.Error("-j CT --timeout brief: none")
 	}
 }
+
+// An element that is added again may have expired meanwhile: it concerns connections like a new
+// one, also in a table that replaces one which had it.
+func TestElementAddedAgain(t *testing.T) {
+	const element, table = "add element inet t s { 172.17.0.2 timeout 1ms }", `table inet t {
+		set s { type ipv4_addr; flags timeout; }
+		chain f { type filter hook forward priority 0; ip saddr @s drop; }
+	}
+	`
+	for name, again := range map[string]string{"in its set": element, "in a new table": "flush ruleset\n" + table + element} {
+		t.Run(name, func(t *testing.T) {
+			f := follow(t, nstest.New(t), Options{})
+			load(t, f.ns, nft, table)
+			f.follow()
+			for _, commands := range []string{element, again} {
+				load(t, f.ns, nft, commands)
+				if !f.follow().Concerns(outbound(tcp, "443")) {
+					t.Errorf("%s: nothing is concerned", commands)
+				}
+			}
+		})
+	}
+}
