@@ -15,6 +15,7 @@ import (
 type device struct {
 	name      string
 	up        bool // administratively, with carrier
+	noARP     bool // the kernel resolves no neighbours, nor announces those that it makes
 	used      bool // has been operational: routes may wait until it is again
 	operstate uint8
 	mtu       uint32
@@ -23,8 +24,9 @@ type device struct {
 	bridged   bool // the master is a bridge
 	group     uint32
 	xdp       string // its XDP programs
-	settings  string // of a tunnel, a netkit pair or a bridge
+	settings  string // of a tunnel, a netkit pair or a bridge, or of what takes
 	tunnel    bool   // it takes packets out of others
+	takes     bool   // it takes packets from the device that it is on, up or not
 	peer      uint32 // ifindex of a veth's other end, or of the lower device
 	peerNSID  uint32 // ID of its namespace
 }
@@ -66,7 +68,7 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 	k.devices[index] = is
 	switch {
 	case !old:
-		e.Reason = fmt.Sprintf("device %s appeared", is.name)
+		e.Reason, e.Stale = fmt.Sprintf("device %s appeared", is.name), is.takes
 	case is == was:
 		e = Event{Kind: Netconf, Ifindex: int(index), Reason: "IPv4 settings of " + is.name, Stale: true}
 		return e, set
@@ -164,6 +166,9 @@ func (d device) diff(to device) string {
 	if d.xdp != to.xdp {
 		what = append(what, "XDP program")
 	}
+	if d.noARP != to.noARP {
+		what = append(what, "ARP")
+	}
 	if d.settings != to.settings {
 		what = append(what, "settings")
 	}
@@ -175,7 +180,8 @@ func (d device) diff(to device) string {
 
 func parseDevice(b []byte) (d device) {
 	const up = unix.IFF_UP | unix.IFF_LOWER_UP
-	d.up = binary.NativeEndian.Uint32(b[8:])&up == up
+	flags := binary.NativeEndian.Uint32(b[8:])
+	d.up, d.noARP = flags&up == up, flags&unix.IFF_NOARP != 0
 	d.operstate = operUp   // also if it has no such state
 	d.peerNSID = 1<<32 - 1 // none
 	for typ, data := range nlmsg.Attributes(b[unix.SizeofIfInfomsg:]) {
@@ -201,16 +207,16 @@ func parseDevice(b []byte) (d device) {
 		case unix.IFLA_LINK_NETNSID:
 			d.peerNSID = native32(data)
 		case unix.IFLA_LINKINFO:
-			d.settings, d.bridged, d.tunnel = parseSettings(data)
+			d.parseSettings(data)
 		}
 	}
 	return d
 }
 
-// parseSettings returns the settings that decisions depend on: all of a tunnel and of a
-// netkit pair, those of a bridge without its counters and timers, "" of other
-// devices; and whether the device is a bridge's port, or a tunnel.
-func parseSettings(info []byte) (is string, bridged, tunnel bool) {
+// parseSettings parses the settings that decisions depend on: all of a tunnel, of a netkit pair
+// and of a macvlan that takes what is for others, those of a bridge without its counters and
+// timers, none of other devices; and whether the device is a bridge's port.
+func (d *device) parseSettings(info []byte) {
 	var kind, settings string
 	for typ, data := range nlmsg.Attributes(info) {
 		switch typ {
@@ -219,18 +225,24 @@ func parseSettings(info []byte) (is string, bridged, tunnel bool) {
 		case unix.IFLA_INFO_DATA:
 			settings = string(data)
 		case unix.IFLA_INFO_SLAVE_KIND:
-			bridged = string(bytes.TrimRight(data, "\x00")) == "bridge"
+			d.bridged = string(bytes.TrimRight(data, "\x00")) == "bridge"
 		}
 	}
 	switch kind {
 	case "vxlan", "ipip", "gre", "ip6tnl", "ip6gre":
-		return settings, bridged, true
+		d.settings, d.tunnel = settings, true
 	case "netkit":
-		return settings, bridged, false
+		d.settings = settings
+	case "macvlan", "macvtap":
+		const mode, passthru, source = 1, 8, 16 // IFLA_MACVLAN_MODE, MACVLAN_MODE_*
+		for typ, data := range nlmsg.Attributes([]byte(settings)) {
+			if typ == mode && native32(data)&(passthru|source) != 0 {
+				d.settings, d.takes = settings, true
+			}
+		}
 	case "bridge":
-		return bridgeSettings([]byte(settings)), bridged, false
+		d.settings = bridgeSettings([]byte(settings))
 	}
-	return "", bridged, false
 }
 
 // bridgeSettings are the attributes that say which packets a bridge separates
