@@ -80,6 +80,12 @@ func (g *ruleGenerator) rule(inTable string) string {
 	if inTable == "inet t" && g.r.IntN(6) == 0 {
 		statements = []string{"meta mark set ip saddr map @marks accept", "add @seen { ip saddr }", "jump a", "jump b", "goto b", "counter name plain accept"}
 	}
+	if g.r.IntN(6) == 0 {
+		statements = []string{g.one("jump", "goto") + " { ip saddr " + g.addr() + " " + g.one("drop", "accept", "return", "meta mark set 9", "limit rate 5/second") + " ; }"}
+		if inTable == "inet t" && g.r.IntN(2) == 0 {
+			statements = []string{"quota name ip saddr map @quotas", "counter name ip saddr map @counters", "jump { ip saddr vmap @verdicts ; }", "jump { jump { ip daddr " + g.addr() + " drop ; } ; ip saddr @addresses drop ; }", "ct mark set 5", "ct zone set 3", "dup to " + g.addr()}
+		}
+	}
 	text := ""
 	for range g.r.IntN(3) {
 		text += g.one(conditions...) + " "
@@ -117,6 +123,9 @@ table inet t {
  set pairs { type ipv4_addr . inet_service; flags interval; elements = { 10.0.0.0/24 . 1-3 }; }
  set timed { type ipv4_addr; flags timeout; elements = { 10.0.0.2 timeout 1h }; }
  set seen { type ipv4_addr; flags dynamic; size 100; }
+ quota qq { over 5 mbytes }
+ map quotas { type ipv4_addr : quota; }
+ map counters { type ipv4_addr : counter; }
  map marks { type ipv4_addr : mark; elements = { 10.0.0.1 : 1, 10.0.0.2 : 2 }; }
  chain a { }
  chain b { }
@@ -148,10 +157,10 @@ func (g *ruleGenerator) command() string {
 	case 12, 13, 14:
 		return fmt.Sprintf("delete rule %s %s handle %d", table, name, handle)
 	case 15:
-		return g.one("add", "add", "delete") + " element inet t " + g.one("addresses { "+g.addr()+" }", "timed { "+g.addr()+" }", "ranges { "+g.addr()+" }",
+		return g.one("add", "add", "delete") + " element inet t " + g.one("addresses { * }", "ranges { * }", "timed { * }", "addresses { "+g.addr()+" }", "timed { "+g.addr()+" }", "ranges { "+g.addr()+" }",
 			"ranges { "+g.addr()+"-10.0.2.9 }", "pairs { "+g.addr()+" . "+g.port()+" }", "pairs { 10.0.1.0/24 . "+g.port()+"-9 }")
 	case 16:
-		return g.one("add element inet t marks { "+g.addr()+" : "+g.port()+" }", "delete element inet t marks { "+g.addr()+" }",
+		return g.one("add element inet t marks { * : 3 }", "delete element inet t marks { * }", "add element inet t verdicts { * : "+g.one("jump a", "goto b", "drop")+" }", "delete element inet t verdicts { * }", "add element inet t quotas { "+g.addr()+" : \"qq\" }", "add element inet t counters { "+g.addr()+" : \"exact\" }", "delete element inet t counters { "+g.addr()+" }", "add element inet t marks { "+g.addr()+" : "+g.port()+" }", "delete element inet t marks { "+g.addr()+" }",
 			"add element inet t verdicts { "+g.addr()+" : "+g.one("jump a", "jump b", "goto a", "drop", "accept")+" }", "delete element inet t verdicts { "+g.addr()+" }")
 	case 17:
 		return "flush set inet t " + g.one("addresses", "ranges", "pairs", "timed", "seen")

@@ -133,7 +133,7 @@ func (t *table) remove() {
 
 // newChain takes a new chain, or a new policy of one.
 func (t *table) newChain(a attrs) {
-	const chainUserdata = 12 // NFTA_CHAIN_USERDATA
+	const chainFlags, binding, chainUserdata = 10, 1 << 2, 12 // NFTA_CHAIN_FLAGS, NFT_CHAIN_BINDING, NFTA_CHAIN_USERDATA
 	name, handle := a.text(unix.NFTA_CHAIN_NAME), a.handle(unix.NFTA_CHAIN_HANDLE)
 	c := t.chains[name]
 	if other := t.handles[handle]; other != c {
@@ -142,6 +142,7 @@ func (t *table) newChain(a attrs) {
 	}
 	if c == nil {
 		c = &chain{table: t.key.String(), name: name, comment: udataComment(a.get(chainUserdata)), contents: &contents{in: t, handle: handle}}
+		c.bound = a.number(chainFlags)&binding != 0
 		t.noteChain(c, nil)
 		t.chains[name], t.handles[handle] = c, c
 		if c.nat = !t.dormant && len(a.nested(unix.NFTA_CHAIN_HOOK)) > 0 && a.text(unix.NFTA_CHAIN_TYPE) == "nat"; c.nat {
@@ -214,6 +215,7 @@ func (t *table) removeChain(c *chain) {
 	t.noteChain(c, c)
 	for _, r := range c.all {
 		c.count(r, -1)
+		t.unbind(r)
 	}
 	c.track(-c.trackers)
 	delete(t.chains, c.name)
@@ -259,6 +261,7 @@ type contents struct {
 	handle    uint64
 	base      *base // if it is one that matters
 	nat       bool  // it is a base chain of type nat
+	bound     bool  // it is a rule's own
 	all       []*rule
 	trackers  int    // rules that have conntrack track, if its table is not kept but counted
 	judging   int    // of the rules: may judge single packets, or keep them from conntrack
@@ -332,6 +335,17 @@ func (t *table) deleteRule(a attrs) {
 	if r := t.removeRule(c, a.handle(unix.NFTA_RULE_HANDLE)); r != nil {
 		c.count(r, -1)
 		t.rules--
+		t.unbind(r)
+	}
+}
+
+// unbind removes the chain that is a rule's own and goes with it, without an announcement.
+func (t *table) unbind(r *rule) {
+	if r.names == nil || r.target == "" {
+		return
+	}
+	if c := t.chains[r.target]; c != nil && c.bound {
+		t.removeChain(c)
 	}
 }
 
