@@ -80,6 +80,7 @@ func TestKernel(t *testing.T) {
 		{"forwarding of IPv6", "", "sysctl -qw net.ipv6.conf.up0.forwarding=1", "netconf stale"},
 
 		{"neighbour learned", "", "ip neigh add 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud reachable", ""},
+		{"neighbour set where none are learned", "ip link set up0 arp off", "ip neigh add 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud permanent", "neighbour stale"},
 		{"neighbour asked again", "ip neigh add 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud reachable",
 			`ip neigh change 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud stale
 			ip neigh change 10.2.0.2 lladdr 02:00:00:00:00:02 dev up0 nud delay

@@ -72,7 +72,8 @@ func (k *known) neighbour(m nlmsg.Message) (Event, bool) {
 }
 
 // resolved evaluates the state of a neighbour. A newly learned neighbour makes
-// no decision stale, nor does one that is confirmed unchanged.
+// no decision stale, unless the kernel may have made one of its own before, nor does one that is
+// confirmed unchanged.
 func (k *known) resolved(n ndmsg, valid bool) (Event, bool) {
 	key := neighbourKey{n.ifindex, n.dst}
 	was, old := k.neighbours[key]
@@ -87,7 +88,7 @@ func (k *known) resolved(n ndmsg, valid bool) (Event, bool) {
 	default:
 		k.neighbours[key] = n.mac
 		e.Reason = fmt.Sprintf("neighbour %v on %s moved to %v", n.dst, k.name(n.ifindex), n.mac)
-		return e, old && was != n.mac
+		return e, (old || k.devices[n.ifindex].noARP) && was != n.mac
 	}
 }
 
