@@ -50,7 +50,7 @@ func (k *known) address(m nlmsg.Message) (Event, bool) {
 		Ifindex: int(index),
 		Reason:  fmt.Sprintf("address %v on %s %s", addr, k.name(index), verb(m.Type)),
 		Stale:   true,
-		early:   !added(m.Type),
+		early:   true, // also a new one: packets to it are for this host only afterwards
 	}
 	// Its removal may end routes that prefer it, without a word; the first one of a
 	// device that has had others revives next hops by the device.

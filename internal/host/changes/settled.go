@@ -9,8 +9,9 @@ import (
 )
 
 // settled withdraws decisions for a second time. The kernel announces that a route, a
-// next hop or an address goes, or a device, while the route still counts: a packet that
-// enters then would confirm its decision by it. All of that happens with the lock of
+// next hop or an address goes, or a device, while the route still counts, and that an address
+// comes when that to it does not yet: a packet that enters then would confirm its decision by
+// what was before. All of that happens with the lock of
 // rtnetlink held; who gets it afterwards finds the change made.
 type settled struct {
 	*asker

@@ -65,3 +65,63 @@ func TestRemovalIsStaleAgain(t *testing.T) {
 		t.Errorf("%d of %d routes still counted", n, removals)
 	}
 }
+
+// The kernel announces an address before it takes what is sent to it for its own. When decisions
+// are withdrawn the second time, it does.
+func TestAddressIsStaleAgain(t *testing.T) {
+	const times = 200
+	for _, addr := range []string{"10.2.0.9/32", "2001:db8:9::9/128"} {
+		w := newDevice(t)
+		ip, network, _ := net.ParseCIDR(addr)
+		var lookup *netlink.Handle
+		var err error
+		nstest.Do(t, w.ns, func() { lookup, err = netlink.NewHandle(unix.NETLINK_ROUTE) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lookup.Close()
+		var calls, early, late atomic.Int32
+		again := make(chan struct{}, times)
+		w.watch(Options{OnStale: func(e Event) {
+			if e.Kind != Address || !strings.HasSuffix(e.Reason, "changed") {
+				return
+			}
+			routes, err := lookup.RouteGet(ip)
+			isLocal := err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL
+			switch second := calls.Add(1)%2 == 0; {
+			case !second:
+				if !isLocal {
+					early.Add(1)
+				}
+				return
+			case !isLocal:
+				late.Add(1)
+			}
+			again <- struct{}{}
+		}}, roomy)
+		for range times {
+			nstest.Do(t, w.ns, func() {
+				var up0 netlink.Link
+				if up0, err = netlink.LinkByName("up0"); err != nil {
+					return
+				}
+				address := &netlink.Addr{IPNet: network, Flags: unix.IFA_F_NODAD}
+				if err = netlink.AddrAdd(up0, address); err == nil {
+					select {
+					case <-again:
+					case <-time.After(patience):
+						t.Error("stale once")
+					}
+					err = netlink.AddrDel(up0, address)
+				}
+			})
+			if err != nil || t.Failed() {
+				t.Fatal(err)
+			}
+		}
+		t.Logf("%s: announced %d times of %d before it counted", addr, early.Load(), times)
+		if n := late.Load(); n != 0 {
+			t.Errorf("%s: %d of %d times it did not count yet", addr, n, times)
+		}
+	}
+}
