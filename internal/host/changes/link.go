@@ -81,12 +81,12 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 			e.Kind = Filter
 		}
 		e.Stale = set || diff != otherEnd && (was.up || is.up && (is.tunnel || !is.bridged)) && !k.onlyAdds(index, was, is)
-		// The kernel ends IPv4's routes by a device without a word; none is by a
-		// bridge's port.
+		// The kernel ends and revives next hops by a device without a word, after it has
+		// announced that (__dev_notify_flags in net/core/dev.c); none is by a bridge's port.
 		if e.Stale && !set && is.bridged && was.goesDown(is) {
 			e.Scope = Scope{Ports: [2]int{int(index)}}
 		} else {
-			e.early = e.Stale && was.up && !is.up
+			e.early = e.Stale && was.up != is.up
 		}
 	}
 	return e, true

@@ -125,3 +125,39 @@ func TestAddressIsStaleAgain(t *testing.T) {
 		}
 	}
 }
+
+// The kernel announces that a device comes up again before it revives next hops by it. When
+// decisions are withdrawn the second time, they count.
+func TestDeviceIsStaleAgain(t *testing.T) {
+	w := newDevice(t)
+	w.run("ip link add up1 type veth peer name peer1\nip link set peer1 up\nip link set up1 up\nip addr add 10.3.0.1/24 dev up1\n" +
+		"ip route add 10.9.0.0/24 nexthop via 10.2.0.7 dev up0 nexthop via 10.3.0.7 dev up1")
+	again := make(chan bool, 8)
+	var calls atomic.Int32
+	var lookup *netlink.Handle
+	var err error
+	nstest.Do(t, w.ns, func() { lookup, err = netlink.NewHandle(unix.NETLINK_ROUTE) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lookup.Close()
+	_, network, _ := net.ParseCIDR("10.9.0.0/24")
+	w.watch(Options{OnStale: func(e Event) {
+		if e.Kind != Link || !strings.HasPrefix(e.Reason, "device up1: up") || calls.Add(1)%2 != 0 {
+			return
+		}
+		routes, err := lookup.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: network}, netlink.RT_FILTER_DST)
+		again <- err == nil && len(routes) == 1 && len(routes[0].MultiPath) == 2 && routes[0].MultiPath[1].Flags&unix.RTNH_F_DEAD == 0
+	}}, roomy)
+	for range 20 {
+		w.run("ip link set up1 down\nip link set up1 up")
+		select {
+		case counts := <-again:
+			if !counts {
+				t.Error("a next hop does not count yet")
+			}
+		case <-time.After(patience):
+			t.Fatal("stale once")
+		}
+	}
+}
