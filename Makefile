@@ -60,7 +60,7 @@ export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/
 
 # What waits for the kernel, reads settings and types once, only commands run, or nothing runs (net/http starts cryptography
 # for TLS, which no socket has) is not inlined: by 1 MB less. The ways of packets, connections and rules are.
-NOT_INLINED := archive/... compress/... crypto/... debug/... encoding/asn1/... internal/zstd math/big mime/... net/... regexp/... text/... vendor/... \
+NOT_INLINED := archive/... compress/... crypto/... debug/... encoding/asn1/... internal/zstd log/... math/big mime/... net/... os/exec os/signal path/... regexp/... text/... vendor/... \
 	$(addprefix github.com/,cilium/ebpf/... containernetworking/... coreos/... goccy/... google/nftables/... mdlayher/socket/... safchain/... spf13/... vishvananda/...) \
 	$(addprefix github.com/scon-project/scon/,cmd/... $(addprefix internal/,api cli config doctor express/discover express/liberal express/metrics express/nfhooks host/bpfload \
 	host/cores host/netdev host/netns host/programs host/sysctl host/tcfilter httpconn live metrics numbers pin pipe/bpf pipe/control redact report service startup startup/cni startup/control startup/devices startup/docker startup/ipam startup/nft startup/pool \

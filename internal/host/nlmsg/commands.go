@@ -1,6 +1,7 @@
 package nlmsg
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -54,22 +55,30 @@ type Command struct {
 	Frame bool
 }
 
-// Do sends commands in one datagram; the kernel carries them out in their order,
-// those after a refused one included. It returns the first error.
-func (c *Commands) Do(commands ...Command) error {
-	refused, err := c.Each(commands...)
-	if err != nil {
-		return err
-	}
-	for i, m := range commands {
-		if err := refused[i]; err != nil && !errors.Is(err, m.Allow) {
-			return fmt.Errorf("%s: %w", m.What, err)
+// most is how many commands Do sends in one datagram: there is room for about twice as many
+// acknowledgements in the socket.
+const most = 128
+
+// Do sends commands; the kernel carries them out in their order, those after a refused one
+// included. It returns the first error.
+func (c *Commands) Do(commands ...Command) (err error) {
+	for len(commands) > 0 {
+		part := commands[:min(most, len(commands))]
+		commands = commands[len(part):]
+		refused, failed := c.Each(part...)
+		if failed != nil {
+			return cmp.Or(err, failed)
+		}
+		for i, m := range part {
+			if err == nil && refused[i] != nil && !errors.Is(refused[i], m.Allow) {
+				err = fmt.Errorf("%s: %w", m.What, refused[i])
+			}
 		}
 	}
-	return nil
+	return err
 }
 
-// Each does what Do does, and returns the kernel's error for each command.
+// Each sends commands in one datagram, and returns the kernel's error for each.
 func (c *Commands) Each(commands ...Command) (refused []error, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,6 +99,10 @@ func (c *Commands) Each(commands ...Command) (refused []error, err error) {
 			continue
 		}
 		if err != nil {
+			// The kernel tells once that it drops some, until the others have been read.
+			for lost := err; errors.Is(lost, unix.ENOBUFS) || lost == nil; {
+				_, _, lost = unix.Recvfrom(c.fd, c.buf[:], unix.MSG_DONTWAIT)
+			}
 			return nil, fmt.Errorf("%s: read acknowledgement: %w", commands[0].What, err)
 		}
 		for r := range Messages(c.buf[:n]) {

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -139,6 +141,43 @@ func TestCommandsAfterClose(t *testing.T) {
 	get := getLink(1, 0)
 	if err := closed.Do(Command{What: "read lo", Type: get.Type, Data: get.Data}); !errors.Is(err, unix.EBADF) {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+// There is no bound on the commands: the socket need not have room for all acknowledgements. All
+// are carried out, and the first error is returned. A socket that lost some is of use.
+func TestManyCommands(t *testing.T) {
+	ns := nstest.New(t)
+	var c *Commands
+	nstest.Do(t, ns, func() {
+		var err error
+		if c, err = OpenCommands(unix.NETLINK_ROUTE); err != nil {
+			t.Fatal(err)
+		}
+	})
+	defer c.Close()
+	set := func(index, flags uint32) Command {
+		get := getLink(index, 0)
+		binary.NativeEndian.PutUint32(get.Data[8:], flags)
+		binary.NativeEndian.PutUint32(get.Data[12:], unix.IFF_UP)
+		return Command{What: fmt.Sprintf("set device %d", index), Type: unix.RTM_NEWLINK, Data: get.Data}
+	}
+	all := append(slices.Repeat([]Command{set(1, 0)}, 3000), set(1, unix.IFF_UP))
+	if err := c.Do(all...); err != nil {
+		t.Fatal(err)
+	}
+	all[100], all[2500] = set(1000, 0), set(2000, 0)
+	if err := c.Do(all...); !errors.Is(err, unix.ENODEV) || !strings.HasPrefix(err.Error(), "set device 1000: ") {
+		t.Fatalf("with two devices that are missing: %v", err)
+	}
+	if out := nstest.Run(t, ns, "ip -br link show lo"); !strings.Contains(out, "LOOPBACK,UP") {
+		t.Errorf("the last command was not carried out: %s", out)
+	}
+	if _, err := c.Each(all...); !errors.Is(err, unix.ENOBUFS) {
+		t.Fatalf("all at once: %v", err)
+	}
+	if err := c.Do(set(1, 0)); err != nil {
+		t.Errorf("after lost acknowledgements: %v", err)
 	}
 }
 
