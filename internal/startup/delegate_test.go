@@ -67,6 +67,53 @@ func TestDelegatedIPAM(t *testing.T) {
 	}
 }
 
+// An IPAM plugin need not name a gateway: the host has the address that the CNI project's plugin
+// bridge would take. Without one, or of another address family, a route is on-link. An address is
+// needed.
+func TestDelegateWithoutGateway(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	static := func(kind, ipam string) string {
+		conf := strings.Replace(b.conf(), "1.1.0", "1.0.0", 1)
+		before, _, _ := strings.Cut(conf, `"ipam"`)
+		if kind != cni.Veth {
+			before = strings.Replace(before, `"bridge": "br0"`, fmt.Sprintf(`"kind": %q`, kind), 1)
+		}
+		return before + fmt.Sprintf(`"ipam": {"type": "static", %s}}`, ipam)
+	}
+	for _, kind := range []string{cni.Veth, cni.PtP} {
+		pod := nstest.New(t)
+		conf := static(kind, `"addresses": [{"address": "10.88.0.5/24"}, {"address": "fd00:88::5/64", "gateway": "fd00:88::9"}],
+			"routes": [{"dst": "::/0"}, {"dst": "0.0.0.0/0"}]`)
+		if out := b.want(b.cni("ADD", "c", netns.Path(pod), conf)); !strings.Contains(out, `"gateway":"10.88.0.1"`) {
+			t.Errorf("%s: %s", kind, out)
+		}
+		b.ping(pod)
+		for dst, want := range map[string]string{"1.1.1.1": "via 10.88.0.1 ", "2001:db8::1": "via fd00:88::9 "} {
+			if out := nstest.Run(t, pod, "ip route get "+dst); !strings.Contains(out, want) {
+				t.Errorf("%s: %s, want %s", kind, out, want)
+			}
+		}
+		b.want(b.cni("DEL", "c", netns.Path(pod), conf))
+
+		none := static(kind, `"addresses": []`)
+		if a := b.cni("ADD", "d", netns.Path(pod), none); a.code != 1 || !strings.Contains(a.out, "got none") {
+			t.Errorf("%s, no address: %d %s", kind, a.code, a.out)
+		}
+		if out := nstest.Run(t, pod, "ip -br link"); strings.Contains(out, "eth0") {
+			t.Errorf("%s, no address: a device is left: %s", kind, out)
+		}
+	}
+	onLink := strings.Replace(static(cni.Veth, `"addresses": [{"address": "10.88.0.5/24"}], "routes": [{"dst": "10.9.0.0/16"}]`), `"isGateway": true`, `"isGateway": false`, 1)
+	pod := nstest.New(t)
+	b.want(b.cni("ADD", "e", netns.Path(pod), onLink))
+	if out := nstest.Run(t, pod, "ip route show 10.9.0.0/16"); strings.TrimSpace(out) != "10.9.0.0/16 dev eth0 scope link" {
+		t.Errorf("a route without a gateway: %s", out)
+	}
+	b.want(b.cni("DEL", "e", netns.Path(pod), onLink))
+	b.wantNothing()
+}
+
 // GC releases the addresses of attachments that are not listed, by DEL: a stock IPAM plugin
 // that knows GC succeeds in it and releases none.
 func TestDelegatedGC(t *testing.T) {

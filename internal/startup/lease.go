@@ -53,6 +53,9 @@ func (d *addition) leaseOfDelegate() error {
 		return fmt.Errorf("ask ipam plugin %s for an address: %w", d.conf.IPAM.Type, err)
 	}
 	d.undo.by(func() error { return d.unlease(d.r) })
+	if len(result.IPs) == 0 {
+		return fmt.Errorf("ask ipam plugin %s for an address: got none", d.conf.IPAM.Type)
+	}
 	for _, ip := range result.IPs {
 		addr, ok := netip.AddrFromSlice(ip.Address.IP)
 		bits, _ := ip.Address.Mask.Size()
@@ -60,7 +63,11 @@ func (d *addition) leaseOfDelegate() error {
 			return fmt.Errorf("ask ipam plugin %s for an address: got %v", d.conf.IPAM.Type, ip.Address)
 		}
 		gw, _ := netip.AddrFromSlice(ip.Gateway)
-		d.r.Leases = append(d.r.Leases, ipam.Lease{Address: netip.PrefixFrom(addr.Unmap(), bits), Gateway: gw.Unmap()})
+		l := ipam.Lease{Address: netip.PrefixFrom(addr.Unmap(), bits), Gateway: gw.Unmap()}
+		if d.conf.Routed() && !l.Gateway.IsValid() { // the host is it, at the address that plugin bridge takes
+			l.Gateway = l.Address.Masked().Addr().Next()
+		}
+		d.r.Leases = append(d.r.Leases, l)
 	}
 	d.n.learn(d.r.Leases)
 	conf := *d.conf // which is also the network's, without this container's routes

@@ -272,11 +272,7 @@ func configure(s Spec, index int, routed bool) error {
 		todo = append(todo, addressOf(index, l, routed)...)
 	}
 	for i, dst := range s.Conf.Routes {
-		gw, ok := gatewayOf(s.Conf.IPAM.Routes[i].GW, dst, s.Leases)
-		if !ok {
-			return fmt.Errorf("add route to %v: no gateway of its address family", dst)
-		}
-		todo = append(todo, addRoute(index, dst, gw))
+		todo = append(todo, addRoute(index, dst, gatewayOf(s.Conf.IPAM.Routes[i].GW, dst, s.Leases)))
 	}
 	if err := rt.Do(todo...); err != nil {
 		return err
@@ -301,18 +297,18 @@ func addressOf(index int, l ipam.Lease, routed bool) []nlmsg.Command {
 	}
 }
 
-// gatewayOf returns the gateway of a route: its own, or that of its address family.
-func gatewayOf(named string, dst netip.Prefix, leases []ipam.Lease) (netip.Addr, bool) {
-	if named != "" {
-		gw, err := netip.ParseAddr(named)
-		return gw, err == nil
+// gatewayOf returns the gateway of a route: its own, or that of its address family. Without
+// one, which only another IPAM plugin leaves out, the destination is on-link.
+func gatewayOf(named string, dst netip.Prefix, leases []ipam.Lease) netip.Addr {
+	if gw, err := netip.ParseAddr(named); err == nil {
+		return gw
 	}
 	for _, l := range leases {
-		if l.Gateway.Is4() == dst.Addr().Is4() {
-			return l.Gateway, true
+		if l.Gateway.IsValid() && l.Gateway.Is4() == dst.Addr().Is4() {
+			return l.Gateway
 		}
 	}
-	return netip.Addr{}, false
+	return netip.Addr{}
 }
 
 // macsOf derives MAC addresses from the first address: the next container with that
