@@ -108,22 +108,22 @@ func (a *Agent) drop(n *network, e *entry) error {
 }
 
 // take returns the next namespace of the pool, nil if it is empty. It drops
-// namespaces whose bridge or master is gone.
+// namespaces whose bridge or master, or end on the host, is gone or down.
 func (a *Agent) take(n *network) *entry {
-	for {
+	for a.prepare(n) == nil {
 		taken, ok := n.pool.Take()
 		if !ok {
 			return nil
 		}
 		e := taken.(*entry)
-		if e.shared == devices.SharedIndex(&n.conf.Network) {
+		if e.shared == devices.SharedIndex(&n.conf.Network) && (e.host == "" || devices.IsUp(e.host)) {
 			return e
 		}
-		n.unprepare()
 		if err := a.drop(n, e); err != nil {
 			a.log.Error("remove a namespace without its network", "error", err)
 		}
 	}
+	return nil
 }
 
 // give fills the record of a pooled namespace for a container, at the path where the

@@ -152,14 +152,14 @@ func (h *Host) Make(s Spec) (made Made, err error) {
 }
 
 // SharedIndex returns the ifindex of a network's bridge or master in the namespace of
-// the calling thread, 0 if it is missing.
+// the calling thread, 0 if it is missing, or a bridge that Prepare has to bring up.
 func SharedIndex(n *cni.Network) int {
 	name := cmp.Or(n.Bridge, n.Master)
 	if name == "" {
 		return 0
 	}
 	index, err := indexOf(name)
-	if err != nil {
+	if err != nil || n.Kind == cni.Veth && !IsUp(name) {
 		return 0
 	}
 	return index

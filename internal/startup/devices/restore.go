@@ -21,7 +21,8 @@ import (
 // ruleset" does, or changes a part of SCON's. The functions below restore SCON's rules. A
 // table whose common part was changed is removed and made anew.
 
-// KeepRules restores missing rules of networks.
+// KeepRules restores missing rules of networks, the host's addresses at their bridges, and
+// forwarding.
 func (h *Host) KeepRules(networks []*cni.Conf) error {
 	h.groups.Lock()
 	defer h.groups.Unlock()
@@ -31,6 +32,12 @@ func (h *Host) KeepRules(networks []*cni.Conf) error {
 	var errs []error
 	for _, c := range networks {
 		errs = append(errs, addNetworkRules(c))
+		if c.Routed() {
+			errs = append(errs, Forward(c.Subnets()))
+		}
+		if index, err := indexOf(c.Bridge); err == nil && c.IsGateway {
+			errs = append(errs, h.rt.Do(newGateways(index, gateways(c))...))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -153,11 +153,12 @@ func newAddr(index int, p netip.Prefix) nlmsg.Command {
 	}
 }
 
-// newGateways adds addresses of the host to a device that reaches containers, with the broadcast
-// address that programs of the host ask for.
+// newGateways adds those of the host's addresses that are missing to a device that reaches
+// containers, with the broadcast address that programs of the host ask for.
 func newGateways(index int, all []netip.Prefix) (todo []nlmsg.Command) {
 	for _, p := range all {
 		m := newAddr(index, p)
+		m.Flags, m.Allow = unix.NLM_F_CREATE|unix.NLM_F_EXCL, unix.EEXIST // an address that is there is no news
 		if p.Addr().Is4() && p.Bits() < 31 {
 			m.Data = append(m.Data, nlmsg.Attr(unix.IFA_BROADCAST, lastOf(p).AsSlice())...)
 		}
@@ -234,17 +235,32 @@ func family(a netip.Addr) byte {
 
 // indexOf returns a device's ifindex in the namespace of the calling thread.
 func indexOf(name string) (int, error) {
+	r, err := query(name, unix.SIOCGIFINDEX)
+	if err != nil {
+		return 0, err
+	}
+	return int(r.Uint32()), nil
+}
+
+// IsUp reports whether that namespace has a device, and the device is up.
+func IsUp(name string) bool {
+	r, err := query(name, unix.SIOCGIFFLAGS)
+	return err == nil && r.Uint16()&unix.IFF_UP != 0
+}
+
+// query asks for a property of a device there.
+func query(name string, what uint) (*unix.Ifreq, error) {
 	r, err := unix.NewIfreq(name)
 	if err != nil {
-		return 0, fmt.Errorf("device %q: %w", name, err)
+		return nil, fmt.Errorf("device %q: %w", name, err)
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return 0, fmt.Errorf("find device %s: %w", name, err)
+		return nil, fmt.Errorf("find device %s: %w", name, err)
 	}
 	defer unix.Close(fd)
-	if err := unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, r); err != nil {
-		return 0, fmt.Errorf("find device %s: %w", name, err)
+	if err := unix.IoctlIfreq(fd, what, r); err != nil {
+		return nil, fmt.Errorf("find device %s: %w", name, err)
 	}
-	return int(r.Uint32()), nil
+	return r, nil
 }

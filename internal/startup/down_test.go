@@ -1,0 +1,58 @@
+package startup
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/test/bed/nstest"
+)
+
+// A bridge that somebody brought down is up for the next container, in place and from the pool. A
+// pooled namespace whose end on the host is gone or down goes to nobody.
+func TestDown(t *testing.T) {
+	for name, ready := range map[string]int{"in place": 0, "pooled": 3} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			b.withPool(ready)
+			add := func(id string) {
+				t.Helper()
+				pod := nstest.New(t)
+				b.want(b.cni("ADD", id, netns.Path(pod), b.conf()))
+				b.ping(pod)
+			}
+			add("a")
+			nstest.Run(t, b.host, "ip link set br0 down")
+			add("b")
+			for i, harm := range []string{"ip link del %s", "ip link set %s down"} {
+				for _, name := range b.devices() {
+					if strings.HasPrefix(name, pooledPrefix) {
+						nstest.Run(t, b.host, fmt.Sprintf(harm, name))
+					}
+				}
+				add(fmt.Sprint(i))
+			}
+		})
+	}
+}
+
+// What the host needs to forward for containers is restored: its addresses at the bridge, of
+// which the kernel removes those of IPv6 with a bridge that goes down, and forwarding.
+func TestGatewayGone(t *testing.T) {
+	b := newBed(t)
+	b.start(reconcileEnv + "=100ms")
+	pod := nstest.New(t)
+	conf := strings.Replace(b.conf(), `"routes"`, `"ranges": [[{"subnet": "fd00:88::/64"}]], "routes"`, 1)
+	b.want(b.cni("ADD", "c", netns.Path(pod), conf))
+	for _, harm := range []string{"ip link set br0 down\nip link set br0 up", "ip addr flush dev br0", "sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0"} {
+		nstest.Run(t, b.host, harm)
+		eventually(t, "the host forwards after "+harm, func() bool {
+			addresses := nstest.Run(t, b.host, "ip -o addr show dev br0")
+			return strings.Contains(addresses, " 10.88.0.1/24 ") && strings.Contains(addresses, " fd00:88::1/64 ") &&
+				nstest.Run(t, b.host, "sysctl -n net.ipv4.ip_forward net.ipv6.conf.all.forwarding") == "1\n1\n"
+		})
+	}
+	b.ping(pod)
+	nstest.Run(t, pod, "ping -n -q -c 1 -W 5 fd00:88::1")
+}
