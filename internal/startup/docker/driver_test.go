@@ -284,6 +284,20 @@ func TestForeignBridge(t *testing.T) {
 	})
 	nstest.Run(t, w.host, "ip link del blue0")
 	w.do(func() error { return w.driver.CreateNetwork(named) })
+	// Nor is another network's, which Docker still has.
+	w.do(func() error {
+		second := request(otherID, "172.29.0.0/24", "172.29.0.1/24", map[string]any{"com.docker.network.bridge.name": "blue0"})
+		if err := w.driver.CreateNetwork(second); err == nil || !strings.Contains(err.Error(), "device blue0 exists already: choose another") {
+			t.Errorf("a network with another one's bridge: %v", err)
+		}
+		if len(w.driver.networks) != 1 || w.driver.networks[netID] == nil {
+			t.Errorf("networks are %v", w.driver.networks)
+		}
+		return nil
+	})
+	if out := nstest.Run(t, w.host, "ip address show dev blue0"); !strings.Contains(out, "172.30.0.1") {
+		t.Errorf("the first network's bridge: %s", out)
+	}
 	nstest.Run(t, w.host, "ip link del blue0\n"+foreign)
 	w.do(func() error { return w.driver.reconcile() }) // as after a start
 	if out := nstest.Run(t, w.host, "ip address show dev blue0"); strings.Contains(out, "172.30.0.1") {

@@ -66,12 +66,11 @@ func (d *Driver) CreateNetwork(r *createNetworkRequest) (err error) {
 	return nil
 }
 
-// makeRoom refuses a network whose bridge or subnet another one has. Docker assigns a subnet
-// once, so a conflicting network without containers is one that Docker has forgotten: it
-// is removed.
+// makeRoom refuses a network whose subnet another one has. Docker assigns a subnet once, so a
+// conflicting network without containers is one that Docker has forgotten: it is removed.
 func (d *Driver) makeRoom(n *Network) error {
 	for _, other := range d.sorted() {
-		taken := other.ID == n.ID || other.Bridge == n.Bridge || slices.ContainsFunc(other.Pools, func(p netip.Prefix) bool {
+		taken := other.ID == n.ID || slices.ContainsFunc(other.Pools, func(p netip.Prefix) bool {
 			return slices.ContainsFunc(n.Pools, p.Overlaps)
 		})
 		switch {
