@@ -270,6 +270,37 @@ func TestCutOff(t *testing.T) {
 	w.wantNothing()
 }
 
+// A port is free for a container once the program that listened has ended, though connections of
+// it linger in TIME_WAIT.
+func TestPortOfEndedProgram(t *testing.T) {
+	w := newWorld(t)
+	w.do(func() error { return w.driver.CreateNetwork(request(netID, "172.30.0.0/24", "172.30.0.1/24", nil)) })
+	w.do(func() error {
+		l, err := net.Listen("tcp4", ":8080")
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		client, err := net.Dial("tcp4", "127.0.0.1:8080")
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		served, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		served.Close() // the first to close
+		_, _ = io.ReadAll(client)
+		return nil
+	})
+	if out := nstest.Run(t, w.host, "ss --tcp --all --numeric"); !strings.Contains(out, "TIME-WAIT") {
+		t.Skipf("no connection lingers: %s", out)
+	}
+	w.serve(w.run(netID, "aaaaaaaaaaaaaaaaaaaa", "172.30.0.2", tcp("", 8080, 80)), "web")
+	w.reaches(w.outside, "192.0.2.2:8080", "web")
+}
+
 // A device of another program's is neither used for a network nor removed with one.
 func TestForeignBridge(t *testing.T) {
 	w := newWorld(t)

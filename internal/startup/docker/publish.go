@@ -172,6 +172,9 @@ func reserve(proto uint8, host netip.Addr, port uint16) (holder, uint16, error) 
 	if family == unix.AF_INET6 {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
 	}
+	if err == nil && kind == unix.SOCK_STREAM { // connections of a program that listened before may linger
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}
 	if err == nil {
 		err = unix.Bind(fd, sa)
 	}
