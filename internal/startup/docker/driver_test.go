@@ -270,6 +270,33 @@ func TestCutOff(t *testing.T) {
 	w.wantNothing()
 }
 
+// Containers of a network without icc do not reach each other, whatever routes they set: neither
+// by the bridge's ports, nor by the host. They reach each other's published ports.
+func TestApart(t *testing.T) {
+	for name, internal := range map[string]bool{"": false, "internal": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			r := request(netID, "172.30.0.0/24", "172.30.0.1/24", map[string]any{"com.docker.network.bridge.enable_icc": "false"})
+			r.Options[labelInternal] = internal
+			w.do(func() error { return w.driver.CreateNetwork(r) })
+			// With br_netfilter a bridge sends on at once what is for a published port.
+			nstest.Run(t, w.host, "sysctl -qwe net.ipv4.ip_forward=1 net.bridge.bridge-nf-call-iptables=0")
+			web := w.run(netID, "aaaaaaaaaaaaaaaaaaaa", "172.30.0.2", tcp("", 8080, 80))
+			other := w.run(netID, "bbbbbbbbbbbbbbbbbbbb", "172.30.0.3")
+			w.serve(web, "web")
+			w.reaches(other, "172.30.0.2:80", "")
+			for ns, neighbour := range map[string]string{web: "172.30.0.3", other: "172.30.0.2"} {
+				nstest.Run(t, ns, "ip route add "+neighbour+" via 172.30.0.1")
+			}
+			w.reaches(other, "172.30.0.2:80", "")
+			if !internal {
+				w.reaches(other, "192.0.2.2:8080", "web")
+			}
+			w.reaches(w.host, "172.30.0.2:80", "web")
+		})
+	}
+}
+
 // A port is free for a container once the program that listened has ended, though connections of
 // it linger in TIME_WAIT.
 func TestPortOfEndedProgram(t *testing.T) {

@@ -79,6 +79,9 @@ func (r *ruleset) add(networks []*Network) {
 	}
 	r.rule(forward, nft.Established, nft.Accept)
 	for _, n := range networks {
+		if n.Apart { // by the bridge's own address, past the isolation of its ports
+			r.rule(forward, comesFrom(n), enters(n), notPublished, nft.Drop)
+		}
 		if n.Internal {
 			continue
 		}
