@@ -160,6 +160,16 @@ func Attributes(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
+// Find returns the value of an attribute, nil if it is missing.
+func Find(b []byte, wanted uint16) []byte {
+	for typ, value := range Attributes(b) {
+		if typ == wanted {
+			return value
+		}
+	}
+	return nil
+}
+
 // align rounds a length up to where the next message or attribute begins.
 func align(n int) int {
 	return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1)

@@ -75,22 +75,12 @@ func isExpr(kernel []byte, want expr.Any) bool {
 	}
 	there, _ := reflect.New(reflect.TypeOf(want).Elem()).Interface().(expr.Any)
 	ours, err := expr.Marshal(0, want)
-	if err != nil || !bytes.Equal(partOf(kernel, unix.NFTA_EXPR_NAME), partOf(ours, unix.NFTA_EXPR_NAME)) {
+	if err != nil || !bytes.Equal(nlmsg.Find(kernel, unix.NFTA_EXPR_NAME), nlmsg.Find(ours, unix.NFTA_EXPR_NAME)) {
 		return false
 	}
-	if err := expr.Unmarshal(0, partOf(kernel, unix.NFTA_EXPR_DATA), there); err != nil {
+	if err := expr.Unmarshal(0, nlmsg.Find(kernel, unix.NFTA_EXPR_DATA), there); err != nil {
 		return false
 	}
 	theirs, err := expr.Marshal(0, there)
 	return err == nil && bytes.Equal(theirs, ours)
-}
-
-// partOf returns an attribute of an expression.
-func partOf(e []byte, wanted uint16) []byte {
-	for typ, value := range nlmsg.Attributes(e) {
-		if typ == wanted {
-			return value
-		}
-	}
-	return nil
 }

@@ -69,7 +69,18 @@ func (d *Driver) publish(n *Network, id string, e *Endpoint, bindings []binding)
 	if err := d.store.put(n); err != nil {
 		return err
 	}
-	return d.putRules()
+	return d.putPorts(e.Ports)
+}
+
+// putPorts writes the rules after a change of these ports.
+func (d *Driver) putPorts(ports []Port) error {
+	if err := d.putRules(); err != nil {
+		return err
+	}
+	if err := forgetUDP(ports); err != nil {
+		d.log.Warn("docker driver: peers of a UDP port may reach it when they have paused only", "error", err)
+	}
+	return nil
 }
 
 // hosts returns the host's addresses at which a port is published.
@@ -208,8 +219,9 @@ func (d *Driver) unpublish(id string, e *Endpoint) error {
 	if len(e.Ports) == 0 {
 		return nil
 	}
+	ports := e.Ports
 	e.Ports = nil
-	return d.putRules()
+	return d.putPorts(ports)
 }
 
 func (d *Driver) letGo(id string) {
