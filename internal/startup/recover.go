@@ -3,6 +3,7 @@ package startup
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -154,7 +155,13 @@ func (v recovery) removeUnowned() error {
 
 // removeFromHost removes the host's devices and named namespaces without a record.
 func (v recovery) removeFromHost(owned map[string]bool) error {
-	for name := range v.devices {
+	// A pooled namespace ends with its agent, and leaves its security group.
+	names, err := v.host.Groups()
+	if err != nil { // the kernel has no nftables
+		v.log.Warn("list security groups", "error", err)
+	}
+	names = slices.AppendSeq(names, maps.Keys(v.devices))
+	for _, name := range names {
 		if owned[name] {
 			continue
 		}

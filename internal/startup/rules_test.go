@@ -65,6 +65,49 @@ func TestFlushedRuleset(t *testing.T) {
 	}
 }
 
+// The security groups of pooled namespaces, which end with a killed agent, and of a container that
+// was gone before its ADD ended, are removed by the next agent: their addresses are leased again.
+// With the last one the table is removed.
+func TestKilledWithRules(t *testing.T) {
+	b := newBed(t)
+	conf := b.conf(`"agentDown": "error"`, `"rules": [{"direction": "ingress", "protocol": "icmp"}, {"direction": "egress"}]`)
+	file := filepath.Join(b.dir, "net.conf")
+	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pooled := configEnv + fmt.Sprintf("=  networks: [%s]\n  pool: {warm_target: 2, minimum: 0}", file)
+	for _, fault := range []string{"", "", "add-made"} {
+		b.start(pooled, faultEnv+"="+fault)
+		if err := control.Dial(b.socket()).FillStartupPool(control.StartupFill{Network: "net", Count: 2}); err != nil {
+			t.Fatal(err)
+		}
+		if fault != "" {
+			pod := nstest.New(t)
+			b.cni("ADD", "c", netns.Path(pod), conf, "CNI_IFNAME=net1") // in place
+			nstest.Run(t, pod, "ip link del net1")
+		}
+		b.kill()
+		eventually(t, "the pool has ended", func() bool {
+			return !slices.ContainsFunc(b.devices(), func(name string) bool { return strings.HasPrefix(name, pooledPrefix) })
+		})
+	}
+	b.start()
+	if left := nstest.Run(t, b.host, "nft list ruleset"); strings.Contains(left, "jump in-") {
+		t.Errorf("left: %s", left)
+	}
+	for i := range 4 {
+		pod := nstest.New(t)
+		b.want(b.cni("ADD", fmt.Sprint(i), netns.Path(pod), conf))
+		b.ping(pod)
+		b.want(b.cni("DEL", fmt.Sprint(i), netns.Path(pod), conf))
+	}
+	b.stop()
+	b.wantNothing()
+	if left := nstest.Run(t, b.host, "nft list tables"); left != "" {
+		t.Errorf("left: %s", left)
+	}
+}
+
 // A part of the rules that another program removes or makes ineffective is restored.
 func TestTamperedRuleset(t *testing.T) {
 	b := newBed(t)

@@ -338,6 +338,9 @@ func (s Spec) explain(err error) error {
 func (h *Host) Unprepare(c *cni.Conf) error {
 	h.groups.Lock()
 	err := errors.Join(unmasquerade(c), unisolate(c))
+	if len(c.Rules) > 0 {
+		err = errors.Join(err, h.removeTable())
+	}
 	h.groups.Unlock()
 	if err != nil {
 		return err

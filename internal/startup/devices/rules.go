@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -197,6 +198,36 @@ func (h *Host) dropRules(n *cni.Network, host string) error {
 		return fmt.Errorf("remove the security group: %w", err)
 	}
 	return nil
+}
+
+// Groups returns the ends on the host of the containers that have a security group.
+func (h *Host) Groups() (hosts []string, err error) {
+	g, err := openGroups()
+	if err != nil {
+		return nil, err
+	}
+	chains, err := rulesOf(g.table)
+	for chain := range chains {
+		if _, host, ok := strings.Cut(chain, "-"); ok {
+			hosts = append(hosts, host)
+		}
+	}
+	return hosts, err
+}
+
+// removeTable removes the table, if it is there and no container has a security group.
+func (h *Host) removeTable() error {
+	hosts, err := h.Groups()
+	if err != nil || len(hosts) > 0 {
+		return err
+	}
+	g, err := openGroups()
+	if err != nil {
+		return err
+	}
+	g.AddTable(g.table) // deleting a missing table fails
+	g.DelTable(g.table)
+	return g.Flush()
 }
 
 // remove removes a container's chain, if it is there, with the elements that jump to it.
