@@ -211,13 +211,8 @@ func inodeOf(ns *os.File) (uint64, error) {
 // sees reports whether the agent's own mounts have the namespace at a path, not only
 // those of the requesting process.
 func sees(path string, inode uint64) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	got, err := inodeOf(f)
-	return err == nil && got == inode
+	var st unix.Stat_t
+	return unix.Stat(path, &st) == nil && st.Ino == inode
 }
 
 // sameMounts reports whether a process shares the agent's mount namespace.

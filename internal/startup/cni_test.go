@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
+	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/test/bed/nstest"
@@ -310,6 +311,10 @@ func TestRefusals(t *testing.T) {
 	b := newBed(t)
 	b.start()
 	pod := netns.Path(nstest.New(t))
+	fifo := filepath.Join(b.dir, "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		verb, id, netns, conf, want string
 	}{
@@ -319,6 +324,7 @@ func TestRefusals(t *testing.T) {
 		"no netns":           {"ADD", "c", "", b.conf(), `CNI_NETNS] missing`},
 		"vanished namespace": {"ADD", "c", "/run/netns/gone", b.conf(), `"code":8`},
 		"no namespace":       {"ADD", "c", "/dev/null", b.conf(), `"code":8`},
+		"a FIFO":             {"ADD", "c", fifo, b.conf(), `"code":8`},
 		"the host's":         {"ADD", "c", netns.Path(b.host), b.conf(), `is the host's`},
 		"no JSON":            {"ADD", "c", pod, "{", `"code":6`},
 		"unknown version":    {"ADD", "c", pod, strings.Replace(b.conf(), "1.1.0", "9.0.0", 1), `"code":1`},

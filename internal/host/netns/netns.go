@@ -46,7 +46,7 @@ func Path(nameOrPath string) string {
 // Open returns a handle that keeps the namespace alive until it is closed. The
 // error wraps ErrNotExist or ErrNotNetns.
 func Open(nameOrPath string) (*os.File, error) {
-	f, err := os.Open(Path(nameOrPath))
+	f, err := os.OpenFile(Path(nameOrPath), os.O_RDONLY|unix.O_NONBLOCK, 0) // it may be a FIFO
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("namespace %q: %w; \"ip netns list\" shows them", nameOrPath, ErrNotExist)
 	}
