@@ -65,6 +65,24 @@ func TestFlushedRuleset(t *testing.T) {
 	}
 }
 
+// Rules know containers by addresses: no other container has one of theirs, at whatever bridge.
+func TestRulesOfSameRange(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	plain := strings.Replace(b.conf(), `"isGateway": true`, `"isGateway": false`, 1)
+	guarded := strings.Replace(plain, `"ipam"`, `"rules": [{"direction": "egress"}], "ipam"`, 1)
+	addresses := make(map[string]bool)
+	for i, conf := range []string{guarded, guarded, plain} {
+		name := fmt.Sprint("net", i)
+		conf = strings.NewReplacer(`"name": "net"`, fmt.Sprintf(`"name": %q`, name), "br0", "br"+name).Replace(conf)
+		b.want(b.cni("ADD", name, netns.Path(nstest.New(t)), conf))
+		addresses[b.address(name)] = true
+	}
+	if len(addresses) != 3 {
+		t.Errorf("containers have addresses %v", addresses)
+	}
+}
+
 // The security groups of pooled namespaces, which end with a killed agent, and of a container that
 // was gone before its ADD ended, are removed by the next agent: their addresses are leased again.
 // With the last one the table is removed.

@@ -39,7 +39,7 @@ func Apart(a, b *Conf) error {
 }
 
 // Neighbours reports whether two networks need distinct addresses: their containers are
-// at one device, or the host routes to both.
+// at one device, the host routes to both, or rules know those of one by their addresses.
 func (n *Network) Neighbours(other *Network) bool {
 	switch {
 	case n.Kind == Veth && other.Kind == Veth && n.Bridge == other.Bridge,
@@ -47,7 +47,7 @@ func (n *Network) Neighbours(other *Network) bool {
 		n.HasMaster() && other.HasMaster() && n.Master == other.Master:
 		return true
 	}
-	return n.Routed() && other.Routed()
+	return n.Routed() && other.Routed() || len(n.Rules)+len(other.Rules) > 0
 }
 
 func tenantWord(c *Conf) string {
