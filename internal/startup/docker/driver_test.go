@@ -348,6 +348,22 @@ func TestMovedUDPPort(t *testing.T) {
 		return string(answer[:n])
 	}
 	ask()
+	// This machine asks the same port of another one.
+	w.do(func() error {
+		c, err := net.Dial("udp4", "192.0.2.1:5353")
+		if err == nil {
+			defer c.Close()
+			_, err = c.Write([]byte("?"))
+		}
+		return err
+	})
+	elsewhere := func() {
+		t.Helper()
+		if out := nstest.Run(t, w.host, "conntrack -L -p udp --orig-port-dst 5353 --orig-dst 192.0.2.1 2>&1"); !strings.Contains(out, "1 flow entries") {
+			t.Fatalf("of what was asked elsewhere: %s", out)
+		}
+	}
+	elsewhere()
 	for i, name := range []string{"aaaaaaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbbb"} {
 		binding := map[string]any{"Proto": unix.IPPROTO_UDP, "Port": 53, "HostPort": 5353, "HostPortEnd": 5353}
 		ns := w.run(netID, name, fmt.Sprintf("172.30.0.%d", 2+i), binding)
@@ -378,6 +394,7 @@ func TestMovedUDPPort(t *testing.T) {
 			ask()
 		}
 	}
+	elsewhere()
 }
 
 // A device of another program's is neither used for a network nor removed with one.
