@@ -19,7 +19,7 @@ void descriptor_forget(int fd)
 	struct set *set = NULL;
 	int cancel;
 
-	if (!e || e->kind == OTHER)
+	if (!e || e->kind == OTHER || !table_mine())
 		return;
 	cancel_hold(&cancel);
 	if (e->in_sets)
@@ -86,8 +86,7 @@ int close(int fd)
 		errno = EBADF;
 		return -1;
 	}
-	if (table_mine())
-		descriptor_forget(fd);
+	descriptor_forget(fd);
 	return real()->close(fd);
 }
 
@@ -97,7 +96,7 @@ int close_range(unsigned int first, unsigned int last, int flags)
 
 	if (flags || last < first)
 		return real()->close_range(first, last, flags);
-	for (fd = first; table_mine() && fd <= last && fd < most; fd++)
+	for (fd = first; fd <= last && fd < most; fd++)
 		descriptor_forget(fd);
 	for (fd = first; fd <= last && fd < DESCRIPTORS; fd++) {
 		if (!fd_internal(fd))
@@ -139,8 +138,7 @@ static int dup_prepare(int from, int to)
 		errno = EBUSY;
 		return -1;
 	}
-	if (table_mine())
-		descriptor_forget(to);
+	descriptor_forget(to);
 	return 0;
 }
 
