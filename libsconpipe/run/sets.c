@@ -101,10 +101,13 @@ void sets_dup(int from, int to)
 
 void set_close(struct set *set, int fd)
 {
-	int other;
+	int other, limit;
 
+	pthread_mutex_lock(&list_lock);
+	limit = set->refs > 1 ? entry_limit() : 0; /* else no other has it */
+	pthread_mutex_unlock(&list_lock);
 	pthread_mutex_lock(&set->lock);
-	for (other = 0; set->fd == fd && other < entry_limit(); other++) {
+	for (other = 0; set->fd == fd && other < limit; other++) {
 		struct entry *e = other == fd ? NULL : entry_get(other);
 
 		if (e && e->kind == EPOLL && e->set == set)
