@@ -15,6 +15,11 @@
  * connections drains their doorbells, too. */
 #define SHARED_MS 20
 
+/* As in the kernel: fs/eventpoll.c. */
+#define EXCLUSIVE_MAY                                                       \
+	(EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | \
+	 EPOLLEXCLUSIVE)
+
 int epoll_create1(int flags)
 {
 	int fd = real()->epoll_create1(flags);
@@ -57,7 +62,11 @@ static int ctl_tcp(struct set *set, int op, int fd, struct epoll_event *event)
 	struct channel *ch;
 	int result;
 
-	if (op == EPOLL_CTL_MOD && m && m->attached && event) {
+	if (op == EPOLL_CTL_MOD && m && m->attached && !bad_address(event)) {
+		if (m->wanted.events & EPOLLEXCLUSIVE) {
+			errno = EINVAL;
+			return -1;
+		}
 		m->wanted = *event;
 		m->disabled = false;
 		m->reported_head = m->reported_full = UNREPORTED;
@@ -80,7 +89,6 @@ static int ctl_tcp(struct set *set, int op, int fd, struct epoll_event *event)
 int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 {
 	struct entry *e = entry_get(fd);
-	struct epoll_event all;
 	struct set *set;
 	struct channel *ch;
 	int result, cancel;
@@ -104,15 +112,11 @@ int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 		    (event->events & EPOLLEXCLUSIVE);
 	if (!set || exclusive)
 		attach_forbid(e);
-	if (!set || (exclusive && (op != EPOLL_CTL_ADD || e->kind != ATTACHED))) {
+	if (!set || (exclusive && (op != EPOLL_CTL_ADD || e->kind != ATTACHED ||
+				   event->events & ~EXCLUSIVE_MAY))) {
 		if (set)
 			set_put(set);
 		return real()->epoll_ctl(epfd, op, fd, event);
-	}
-	if (exclusive) {
-		all = *event;
-		all.events &= ~EPOLLEXCLUSIVE;
-		event = &all;
 	}
 	e->in_sets = true;
 	cancel_hold(&cancel);

@@ -103,7 +103,9 @@ static uint64_t mark(const struct member *m)
  * would report EPOLLHUP and EPOLLERR for ever. */
 static uint32_t to_watch(const struct member *m, const struct shared *s)
 {
-	uint32_t events = m->disabled ? EPOLLONESHOT : m->wanted.events & ~EPOLLONESHOT;
+	uint32_t events = m->disabled ?
+				  EPOLLONESHOT :
+				  m->wanted.events & ~(EPOLLONESHOT | EPOLLEXCLUSIVE);
 
 	return s->tx_path == PATH_RING && !s->shut ? events & ~WRITABLE : events;
 }

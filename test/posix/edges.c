@@ -302,6 +302,14 @@ void case_exclusive(void)
 	result("remove", epoll_ctl(one, EPOLL_CTL_DEL, p.b, &e)); /* is ignored */
 	result("removed", epoll_wait(one, &e, 1, 0));
 	edge("came", two, PATIENCE_MS);
+	e.events = EPOLLIN | EPOLLET; /* an exclusive one stays as it is */
+	result("change", epoll_ctl(two, EPOLL_CTL_MOD, p.b, &e));
+	e.events = EPOLLIN | EPOLLRDHUP | EPOLLEXCLUSIVE;
+	result("with EPOLLRDHUP", epoll_ctl(one, EPOLL_CTL_ADD, p.b, &e));
+	e.events = EPOLLIN | EPOLLONESHOT | EPOLLEXCLUSIVE;
+	result("with EPOLLONESHOT", epoll_ctl(one, EPOLL_CTL_ADD, p.b, &e));
+	result("none was added", epoll_ctl(one, EPOLL_CTL_DEL, p.b, NULL));
+	edge("came", two, PATIENCE_MS);
 	close(one);
 	close(two);
 	close_pair(p);
