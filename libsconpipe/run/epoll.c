@@ -16,6 +16,7 @@
 #define SHARED_MS 20
 
 /* As in the kernel: fs/eventpoll.c. */
+#define MOST_EVENTS (INT_MAX / (int)sizeof(struct epoll_event))
 #define EXCLUSIVE_MAY                                                       \
 	(EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | \
 	 EPOLLEXCLUSIVE)
@@ -208,7 +209,9 @@ int epoll_pwait(int fd, struct epoll_event *events, int most, int timeout,
 	int n = 0, cancel;
 
 	sets_unaware++;
-	set = sets_active && most > 0 ? set_get(fd) : NULL;
+	set = sets_active && most > 0 && most <= MOST_EVENTS && (intptr_t)events > 0 ?
+		      set_get(fd) :
+		      NULL;
 	if (!set)
 		n = mask ? real()->epoll_pwait(fd, events, most, timeout, mask) :
 			   real()->epoll_wait(fd, events, most, timeout);
@@ -249,8 +252,8 @@ int epoll_pwait2(int fd, struct epoll_event *events, int most,
 {
 	int64_t ms = -1;
 
-	if (timeout && !time_valid(timeout)) {
-		errno = EINVAL;
+	if (timeout && (bad_address(timeout) || !time_valid(timeout))) {
+		errno = bad_address(timeout) ? EFAULT : EINVAL;
 		return -1;
 	}
 	if (timeout)

@@ -228,14 +228,16 @@ static bool expired(struct timespec *timeout, int64_t end)
 static int recv_messages(struct channel *ch, int fd, struct mmsghdr *all,
 			 unsigned int count, int flags, struct timespec *timeout)
 {
-	int64_t end = timeout ? now_ns() + time_ns(timeout->tv_sec, timeout->tv_nsec) : 0;
 	unsigned int i;
+	int64_t end = 0;
 	int err;
 
-	if (timeout && !time_valid(timeout)) {
-		errno = EINVAL;
+	if (timeout && (bad_address(timeout) || !time_valid(timeout))) {
+		errno = bad_address(timeout) ? EFAULT : EINVAL;
 		return -1;
 	}
+	if (timeout)
+		end = now_ns() + time_ns(timeout->tv_sec, timeout->tv_nsec);
 	/* As in the kernel, an error precedes the bytes. */
 	err = channel_error(ch);
 	if (!err)
@@ -375,7 +377,7 @@ int sendmmsg(int fd, struct mmsghdr *all, unsigned int count, messages_flags fla
 	unsigned int i;
 	int n;
 
-	for (i = 0; i < count; i++)
+	for (i = 0; i < count && !bad_address(all); i++)
 		if (!pass_message(&all[i].msg_hdr)) {
 			errno = ETOOMANYREFS;
 			return -1;

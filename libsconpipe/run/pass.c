@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "args.h"
 #include "attach.h"
 #include "image.h"
 #include "pass.h"
@@ -131,7 +132,7 @@ bool pass_message(const struct msghdr *msg)
 	struct cmsghdr *c;
 	bool may = true;
 
-	if (!msg->msg_controllen || !table_used())
+	if (!msg->msg_controllen || bad_address(msg->msg_control) || !table_used())
 		return true;
 	for (c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR((struct msghdr *)msg, c)) {
 		size_t at;

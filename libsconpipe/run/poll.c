@@ -355,12 +355,16 @@ static bool has(const fd_set *set, int fd)
 	return set && ((const unsigned long *)set)[fd / WORD] >> fd % WORD & 1;
 }
 
-/* sets_concern says whether a TCP connection is in one of the sets. */
+/* sets_concern says whether a TCP connection is in one of the sets, which the kernel can
+ * read. */
 static bool sets_concern(int count, const fd_set *in, const fd_set *out,
 			 const fd_set *except)
 {
 	int fd;
 
+	if ((in && bad_address(in)) || (out && bad_address(out)) ||
+	    (except && bad_address(except)))
+		return false;
 	for (fd = 0; fd < count && fd < entry_limit(); fd++) {
 		struct entry *e = entry_get(fd);
 

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What the kernel refuses of a call, and with which error. */
+#include <limits.h>
+
+#include "posix.h"
+
+/* Hidden from the compiler. */
+static void *volatile kernels = (void *)-1;
+static volatile int most = INT_MAX / sizeof(struct epoll_event);
+
+/* Addresses of the kernel, in all calls that read or write what they point to. */
+void case_kernels(void)
+{
+	struct pair p = make_pair();
+	struct epoll_event e = { .events = EPOLLIN };
+	struct pollfd in = { p.b, POLLIN, 0 };
+	int set = epoll_create1(0);
+	char byte;
+
+#ifdef SANITIZED
+	return; /* the sanitizer ends the program */
+#endif
+	epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
+	write(p.a, "x", 1);
+	pause_ms(20);
+	result("epoll_ctl", epoll_ctl(set, EPOLL_CTL_MOD, p.b, kernels));
+	result("epoll_wait", epoll_wait(set, kernels, 1, 0));
+	result("epoll_pwait2", epoll_pwait2(set, &e, 1, kernels, NULL));
+	result("poll", poll(kernels, 1, 0));
+	result("select", select(p.b + 1, kernels, NULL, NULL, NULL));
+	result("select", select(p.b + 1, NULL, kernels, NULL, NULL));
+	result("pselect", pselect(p.b + 1, NULL, NULL, kernels, NULL, NULL));
+	result("recvfrom", recvfrom(p.b, &byte, 1, MSG_PEEK, kernels, kernels));
+#ifdef __GLIBC__ /* musl looks at these itself */
+	result("recvmmsg", recvmmsg(p.b, kernels, 1, 0, NULL));
+	result("recvmmsg", recvmmsg(p.b, kernels, 1, 0, kernels));
+	result("sendmmsg", sendmmsg(p.a, kernels, 1, 0));
+#endif
+	result("poll", poll(&in, 1, 0));
+	result("the rest", recv(p.b, &byte, 1, MSG_DONTWAIT));
+	result("nothing", recv(p.b, &byte, 1, MSG_DONTWAIT));
+	close(set);
+	close_pair(p);
+}
+
+/* More events than the kernel accepts. */
+void case_mostevents(void)
+{
+	static struct epoll_event e[8] = { { .events = EPOLLIN } };
+	struct pair p = make_pair();
+	int set = epoll_create1(0);
+
+	epoll_ctl(set, EPOLL_CTL_ADD, p.b, e);
+	write(p.a, "x", 1);
+	pause_ms(20);
+	result("most", epoll_wait(set, e, most, 0));
+	result("more", epoll_wait(set, e, most + 1, 0));
+	result("fewer than none", epoll_wait(set, e, -most, 0));
+	close(set);
+	close_pair(p);
+}
