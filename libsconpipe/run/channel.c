@@ -180,7 +180,8 @@ struct channel *channel_open(uint32_t id, uint32_t serial, int bell,
 	lock_init(&s->tx_lock);
 	lock_init(&s->nodelay_lock);
 	lock_init(&s->rx_lock);
-	channel_times(ch, fd);
+	channel_time(ch, fd, SO_SNDTIMEO, false);
+	channel_time(ch, fd, SO_RCVTIMEO, false);
 	ch->refs = ch->fds = 1;
 	pthread_mutex_init(&ch->lock, NULL);
 	return ch;
@@ -393,10 +394,12 @@ bool channel_inherit(struct channel *ch, bool on)
 	return all;
 }
 
-void channel_times(struct channel *ch, int fd)
+void channel_time(struct channel *ch, int fd, int option, bool past)
 {
-	ch->s->send_timeout_ns = socket_timeout(fd, SO_SNDTIMEO);
-	ch->s->recv_timeout_ns = socket_timeout(fd, SO_RCVTIMEO);
+	_Atomic int64_t *ns =
+		option == SO_SNDTIMEO ? &ch->s->send_timeout_ns : &ch->s->recv_timeout_ns;
+
+	*ns = past ? 1 : socket_timeout(fd, option);
 }
 
 void channel_put(struct channel *ch)

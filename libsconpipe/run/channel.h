@@ -74,8 +74,9 @@ void channel_end_share(struct channel *ch, bool end);
 void channel_reads_on(struct channel *ch);
 /* channel_inherit sets whether the next image gets its files. */
 bool channel_inherit(struct channel *ch, bool on);
-/* channel_times reads the socket's timeouts. */
-void channel_times(struct channel *ch, int fd);
+/* channel_time reads a timeout of the socket, SO_SNDTIMEO or SO_RCVTIMEO; past: calls do
+ * not wait. */
+void channel_time(struct channel *ch, int fd, int option, bool past);
 /* channel_after_fork resets, in the child, locks and waiters of the parent's threads. */
 void channel_after_fork(struct channel *ch);
 

@@ -105,12 +105,28 @@ static bool only_tcp(int level, int name)
 	}
 }
 
+/* is_time says whether an option is a time of sends or receives. */
+static bool is_time(int level, int name)
+{
+	return level == SOL_SOCKET && (name == SO_SNDTIMEO || name == SO_RCVTIMEO);
+}
+
+/* is_past says whether such a time is negative: calls do not wait, although the kernel
+ * returns it as 0, as none. */
+static bool is_past(const struct timeval *t, socklen_t len)
+{
+	return !bad_address(t) && len >= sizeof(*t) && t->tv_sec < 0;
+}
+
 int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 {
 	struct entry *e = entry_get(fd);
+	bool past = is_time(level, name) && is_past(value, len);
 	struct channel *ch;
 	int result;
 
+	if (past) /* nobody can ask for it later */
+		e = attach_forbid_fd(fd);
 	if (!e)
 		return real()->setsockopt(fd, level, name, value, len);
 	if (level == IPPROTO_TCP && name == TCP_ULP)
@@ -136,7 +152,8 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 	if (ch) {
 		int err = errno;
 
-		channel_times(ch, fd);
+		if (is_time(level, name))
+			channel_time(ch, fd, name, past && !result);
 		if (level == IPPROTO_TCP && name == TCP_CORK)
 			proof_push(ch, fd); /* what the cork held back */
 		channel_put(ch);

@@ -59,3 +59,44 @@ void case_mostevents(void)
 	close(set);
 	close_pair(p);
 }
+
+static void timeouts(struct pair p)
+{
+	static char buf[1 << 16];
+	struct timeval past = { -1, 0 }, odd = { 0, 1000000 }, before = { 0, -1 }, got;
+	socklen_t len = sizeof(got);
+
+	result("odd", setsockopt(p.b, SOL_SOCKET, SO_RCVTIMEO, &odd, sizeof(odd)));
+	result("odd", setsockopt(p.b, SOL_SOCKET, SO_SNDTIMEO, &before, sizeof(before)));
+	result("short", setsockopt(p.b, SOL_SOCKET, SO_RCVTIMEO, &past, 4));
+	result("past", setsockopt(p.b, SOL_SOCKET, SO_RCVTIMEO, &past, sizeof(past)));
+	result("ask", getsockopt(p.b, SOL_SOCKET, SO_RCVTIMEO, &got, &len));
+	say("%ld.%06ld", (long)got.tv_sec, (long)got.tv_usec);
+	setsockopt(p.b, SOL_SOCKET, SO_KEEPALIVE, &(int){ 1 }, sizeof(int));
+	result("recv", recv(p.b, buf, sizeof(buf), 0));
+	write(p.a, "hello", 5);
+	pause_ms(20);
+	result("all", recv(p.b, buf, sizeof(buf), MSG_WAITALL));
+	result("past", setsockopt(p.a, SOL_SOCKET, SO_SNDTIMEO, &past, sizeof(past)));
+	while (send(p.a, buf, sizeof(buf), 0) > 0)
+		;
+	result("full", send(p.a, buf, sizeof(buf), 0));
+	close_pair(p);
+}
+
+/* Times that the kernel refuses, and negative ones, with which calls do not wait. */
+void case_pasttimes(void)
+{
+	struct timeval past = { -2, 0 };
+	struct pair p;
+	char byte;
+	int fd;
+
+	timeouts(make_pair());
+	fd = socket(AF_INET, SOCK_STREAM, 0);
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &past, sizeof(past));
+	p = cold_pair(fd);
+	warm_up(p);
+	result("recv", recv(p.a, &byte, 1, 0));
+	close_pair(p);
+}
