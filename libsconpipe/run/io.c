@@ -314,6 +314,17 @@ ssize_t send(int fd, const void *buf, size_t len, int flags)
 	return end(&t, n);
 }
 
+/* TCP ignores a valid address. For nothing to send, the kernel looks at it only. */
+#define NOTHING(flags) (((flags) & ~MSG_ZEROCOPY) | MSG_DONTWAIT)
+
+static ssize_t send_to(struct channel *ch, int fd, const void *buf, size_t len, int flags,
+		       const struct sockaddr *addr, socklen_t size)
+{
+	if (addr && real()->sendto(fd, NULL, 0, NOTHING(flags), addr, size) < 0)
+		return -1;
+	return stream_send(ch, fd, one(buf, len), 1, flags);
+}
+
 ssize_t sendto(int fd, const void *buf, size_t len, int flags,
 	       const struct sockaddr *addr, socklen_t size)
 {
@@ -321,7 +332,7 @@ ssize_t sendto(int fd, const void *buf, size_t len, int flags,
 	ssize_t n;
 
 	forbid_urgent(fd, flags);
-	n = begin(&t, fd) ? stream_send(t.ch, fd, one(buf, len), 1, flags) :
+	n = begin(&t, fd) ? send_to(t.ch, fd, buf, len, flags, addr, size) :
 			    kernel(t, fd, SO_SNDTIMEO, flags,
 				   real()->sendto(fd, buf, len, flags | now, addr, size));
 	return end(&t, n);
@@ -334,6 +345,13 @@ static ssize_t send_message(struct channel *ch, int fd, const struct msghdr *msg
 		return real()->sendmsg(fd, msg, flags);
 	if (ch->s->tx_path == PATH_TCP_AGAIN && !ch->s->error)
 		return cancellable_sendmsg(ch, fd, msg, flags, NULL);
+	if (msg->msg_name || msg->msg_controllen) {
+		struct msghdr nothing = *msg;
+
+		nothing.msg_iovlen = 0;
+		if (real()->sendmsg(fd, &nothing, NOTHING(flags)) < 0)
+			return -1;
+	}
 	return stream_send(ch, fd, msg->msg_iov, msg->msg_iovlen, flags);
 }
 

@@ -100,3 +100,57 @@ void case_pasttimes(void)
 	result("recv", recv(p.a, &byte, 1, 0));
 	close_pair(p);
 }
+
+/* Names and control messages that are sent with bytes: TCP looks at both. */
+void case_names_sent(void)
+{
+	struct sockaddr_storage name = { .ss_family = AF_INET };
+	const struct sockaddr *at = (struct sockaddr *)&name;
+	struct pair p = make_pair();
+	char buf[16], control[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct cmsghdr *c = (struct cmsghdr *)control;
+	struct iovec iov = { "x", 1 };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+#ifdef SANITIZED
+	return; /* the sanitizer ends the program */
+#endif
+	result("name", sendto(p.a, "x", 1, 0, at, sizeof(struct sockaddr_in)));
+	result("long name", sendto(p.a, "x", 1, 0, at, sizeof(name) + 1));
+	result("no size", sendto(p.a, "x", 1, 0, at, 0));
+	result("negative", sendto(p.a, "x", 1, 0, at, -1));
+	result("kernel's", sendto(p.a, "x", 1, 0, kernels, sizeof(name)));
+	msg.msg_name = &name;
+	msg.msg_namelen = sizeof(name);
+	result("name", sendmsg(p.a, &msg, 0));
+	msg.msg_namelen = sizeof(name) + 1;
+	result("long name", sendmsg(p.a, &msg, 0));
+	msg.msg_name = kernels;
+	result("kernel's", sendmsg(p.a, &msg, 0));
+	msg.msg_name = NULL;
+	msg.msg_control = control;
+	msg.msg_controllen = sizeof(control);
+	*c = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = 0x7777 };
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	result("unknown control", sendmsg(p.a, &msg, 0));
+	c->cmsg_level = IPPROTO_IP;
+	result("other control", sendmsg(p.a, &msg, 0));
+	c->cmsg_len = 1;
+	result("short control", sendmsg(p.a, &msg, 0));
+	msg.msg_controllen = 1;
+	result("less", sendmsg(p.a, &msg, 0));
+#ifdef __GLIBC__ /* musl looks at control messages itself */
+	msg.msg_controllen = sizeof(control);
+	msg.msg_control = kernels;
+	result("kernel's", sendmsg(p.a, &msg, 0));
+	msg.msg_controllen = (size_t)INT_MAX + 1;
+	result("large", sendmsg(p.a, &msg, 0));
+#endif
+	pause_ms(20);
+	result("came", recv(p.b, buf, sizeof(buf), MSG_DONTWAIT));
+	shutdown(p.a, SHUT_WR);
+	msg.msg_controllen = 0;
+	msg.msg_name = &name;
+	result("shut", sendmsg(p.a, &msg, MSG_NOSIGNAL));
+	close_pair(p);
+}

@@ -102,7 +102,8 @@ pthread_t start(void *(*fn)(void *), int fd);
 	X(onway) X(smallbuf) X(shrunkbuf) X(receiver) X(async) X(atmark) \
 	X(sizes) X(unused) X(flags) X(uring) X(uringfirst) X(second) X(exclusive) X(wrongend) \
 	X(shutboth) X(stdiofirst) X(confined) X(notinherited) X(dupset) X(resetonce) \
-	X(splicepart) X(splicenone) X(kernels) X(mostevents) X(pasttimes)
+	X(splicepart) X(splicenone) X(kernels) X(mostevents) X(pasttimes) \
+	X(names_sent)
 /* clang-format on */
 
 #define DECLARE(name) void case_##name(void);
