@@ -45,41 +45,44 @@ static ssize_t with_buffer(ssize_t (*fn)(const struct job *), struct job *j)
 	return n;
 }
 
-/* file_to_ring sends from a file. The offset advances by what was sent. */
+/* Most bytes that the kernel transfers in one call. */
+#define MOST_AT_ONCE ((size_t)0x7ffff000)
+
+/* file_to_ring sends from a file. The offset advances by what was sent. What cannot be
+ * read, and positions beyond all files, are the kernel's, for its errno. */
 static ssize_t file_to_ring(const struct job *j)
 {
 	struct channel *ch = j->ch;
 	int fd = j->fd, file = j->other;
-	off_t *offset = j->offset;
-	size_t count = j->len;
-	char *buf = j->buf;
-	off_t at;
-	size_t done = 0;
+	off_t *offset = j->offset, at = -1;
+	size_t count = j->len, done = 0;
+	ssize_t n = -1, sent = 0;
 
-	if (offset && bad_address(offset))
+	if (!offset || !bad_address(offset))
+		at = offset ? *offset : lseek(file, 0, SEEK_CUR);
+	if (at < 0 || count > (size_t)(INT64_MAX - at) || !count)
 		return real()->sendfile(fd, file, offset, count);
-	at = offset ? *offset : lseek(file, 0, SEEK_CUR);
-	if (at < 0) {
-		if (errno != EBADF)
-			errno = EINVAL;
-		return -1;
-	}
-	while (done < count) {
+	if (count > MOST_AT_ONCE)
+		count = MOST_AT_ONCE;
+	while (done < count && sent >= 0) {
 		size_t want = count - done < PIECE ? count - done : PIECE;
-		ssize_t n = pread(file, buf, want, at), sent;
 
+		n = pread(file, j->buf, want, at);
 		if (n <= 0)
 			break;
-		sent = stream_send(ch, fd, &(struct iovec){ buf, n }, 1, 0);
-		if (sent < 0)
-			break;
-		done += sent;
-		at += sent;
+		sent = stream_send(ch, fd, &(struct iovec){ j->buf, n }, 1, 0);
+		if (sent > 0) {
+			done += sent;
+			at += sent;
+		}
 		if (sent < n)
 			break;
 	}
-	if (!done && errno && at >= 0 && pread(file, buf, 1, at) != 0)
+	if (!done && (n < 0 || sent < 0)) {
+		if (n < 0 && !real()->sendfile(fd, file, offset, 0))
+			errno = EINVAL; /* a directory */
 		return -1;
+	}
 	if (offset)
 		*offset = at;
 	else if (done)
@@ -108,26 +111,29 @@ ssize_t sendfile(int fd, int file, off_t *offset, size_t count)
 {
 	struct entry *e = entry_get(fd);
 	struct call call;
-	int before = errno;
-	struct channel *ch = e ? call_begin(e, fd, &call) : NULL;
+	struct channel *ch;
+	int before = errno, cancel;
 	ssize_t n;
 
+	if (!e)
+		return real()->sendfile(fd, file, offset, count);
+	cancel_hold(&cancel); /* it is no cancellation point */
+	ch = call_begin(e, fd, &call);
 	if (ch) {
-		errno = 0;
 		n = with_buffer(file_to_ring,
 				&(struct job){ ch, fd, file, offset, count, 0, NULL });
 		if (n >= 0)
 			errno = before;
 		call_end_ring(ch, &call);
-		return n;
-	}
-	n = interruptible(
-		e ? fd : -1, SO_SNDTIMEO, 0,
-		would_wait(fd, POLLOUT, now) ?
-			-1 :
-			real()->sendfile(fd, file, offset, at_most(count, now)));
-	if (e)
+	} else {
+		n = interruptible(
+			fd, SO_SNDTIMEO, 0,
+			would_wait(fd, POLLOUT, now) ?
+				-1 :
+				real()->sendfile(fd, file, offset, at_most(count, now)));
 		call_end_tcp(e, &call, n);
+	}
+	cancel_restore(cancel);
 	return n;
 }
 

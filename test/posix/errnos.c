@@ -154,3 +154,87 @@ void case_names_sent(void)
 	result("shut", sendmsg(p.a, &msg, MSG_NOSIGNAL));
 	close_pair(p);
 }
+
+static void *send_file(void *arg)
+{
+	int file = memfd_create("posixtest", 0);
+	off_t at = 0;
+	ssize_t n;
+
+	need(ftruncate(file, 64 << 20) == 0, "ftruncate");
+	n = sendfile((intptr_t)arg, file, &at, 64 << 20);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	need(n > 0, "sendfile");
+	close(file);
+	return "sent";
+}
+
+/* sendfile is no cancellation point. */
+static void cancel_sendfile(void)
+{
+	struct pair p = make_pair();
+	pthread_t t = start(send_file, p.a);
+	static char buf[1 << 16];
+	void *how;
+
+	pause_ms(100);
+	pthread_cancel(t);
+	pause_ms(100);
+	setsockopt(p.b, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){ 0, 200000 },
+		   sizeof(struct timeval));
+	while (recv(p.b, buf, sizeof(buf), 0) > 0)
+		;
+	pthread_join(t, &how);
+	say("%s", how == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
+	close_pair(p);
+}
+
+void case_sendfile_refused(void)
+{
+	struct pair p = make_pair();
+	int ends[2], dir = open("/", O_RDONLY | O_DIRECTORY), path = open("/", O_PATH);
+	int file = memfd_create("posixtest", 0), out = open("/dev/null", O_WRONLY);
+	off_t at;
+	char buf[16];
+
+	need(pipe(ends) == 0 && write(file, "hello", 5) == 5, "files");
+	result("no file", sendfile(p.a, -1, NULL, 1));
+	result("none of no file", sendfile(p.a, -1, NULL, 0));
+	result("directory", sendfile(p.a, dir, NULL, 1));
+	result("path", sendfile(p.a, path, NULL, 1));
+	result("not readable", sendfile(p.a, out, NULL, 1));
+	result("pipe", sendfile(p.a, ends[0], NULL, 1));
+	result("pipe's offset", sendfile(p.a, ends[0], &(off_t){ 0 }, 1));
+	result("none of a pipe", sendfile(p.a, ends[0], NULL, 0));
+	result("itself", sendfile(p.a, p.b, NULL, 1));
+	result("at the end", sendfile(p.a, file, NULL, 1));
+	at = -1;
+	result("before", sendfile(p.a, file, &at, 1));
+	at = LONG_MAX;
+	result("beyond all", sendfile(p.a, file, &at, 1));
+	at = LONG_MAX - 1;
+	result("the last", sendfile(p.a, file, &at, 1));
+	at = 100;
+	result("beyond", sendfile(p.a, file, &at, 1));
+	at = 1;
+	result("too many", sendfile(p.a, file, &at, (size_t)SSIZE_MAX + 1));
+	result("many", sendfile(p.a, file, &at, SSIZE_MAX - 1));
+	say("at %ld", (long)at);
+	at = 0;
+	result("most", sendfile(p.a, file, &at, INT_MAX));
+	pause_ms(20);
+	result("came", recv(p.b, buf, sizeof(buf), MSG_DONTWAIT));
+	shutdown(p.a, SHUT_WR);
+	signal(SIGPIPE, SIG_IGN);
+	at = 0;
+	result("shut", sendfile(p.a, file, &at, 1));
+	result("none, shut", sendfile(p.a, file, &at, 0));
+	close_pair(p);
+	close(ends[0]);
+	close(ends[1]);
+	close(dir);
+	close(path);
+	close(file);
+	close(out);
+	cancel_sendfile();
+}
