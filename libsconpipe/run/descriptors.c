@@ -2,7 +2,9 @@
 /* The C library's calls that duplicate and close descriptors. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <stdarg.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "attach.h"
@@ -90,12 +92,24 @@ int close(int fd)
 	return real()->close(fd);
 }
 
+/* alone says whether no other thread has this one's descriptors. */
+static bool alone(void)
+{
+	struct stat st;
+
+	return stat("/proc/self/task", &st) == 0 && st.st_nlink <= 3;
+}
+
 int close_range(unsigned int first, unsigned int last, int flags)
 {
 	unsigned int fd, from = first, most = entry_limit();
 
-	if (flags || last < first)
+	if ((unsigned int)flags & ~CLOSE_RANGE_UNSHARE || last < first)
 		return real()->close_range(first, last, flags);
+	if (flags && real()->close_range(~0U, ~0U, flags) < 0)
+		return -1;
+	if (flags && !alone()) /* the others keep theirs */
+		most = 0;
 	for (fd = first; fd <= last && fd < most; fd++)
 		descriptor_forget(fd);
 	for (fd = first; fd <= last && fd < DESCRIPTORS; fd++) {
