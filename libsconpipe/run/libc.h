@@ -24,6 +24,13 @@ static inline void libc_set_stdin(FILE *f)
 	stdin = f;
 }
 
+/* libc_reopens has freopen accept a stream of fopencookie, and keep this number. */
+static inline void libc_reopens(FILE *f, int fd)
+{
+	f->_fileno = fd;
+	f->_wide_data = NULL;
+}
+
 #else
 
 typedef int ioctl_request;
@@ -44,6 +51,12 @@ static const bool libc_sets_stdin = false;
 static inline void libc_set_stdin(FILE *f)
 {
 	(void)f;
+}
+
+static inline void libc_reopens(FILE *f, int fd)
+{
+	(void)f;
+	(void)fd;
 }
 
 #endif

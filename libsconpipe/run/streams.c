@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "attach.h"
+#include "descriptors.h"
 #include "real.h"
 #include "streams.h"
 
@@ -33,17 +34,28 @@ static ssize_t stream_write(void *cookie, const char *buf, size_t len)
 	return n < 0 ? 0 : n;
 }
 
-static int stream_close(void *cookie)
+/* drop removes a stream from the list; file: NULL, or the one to look for. */
+static bool drop(struct stream *s, FILE *file)
 {
-	struct stream *s = cookie, **at = &streams;
-	int fd = s->fd;
+	struct stream **at = &streams;
 
 	pthread_mutex_lock(&lock);
-	while (*at != s)
+	while (*at && *at != s && (!file || (*at)->file != file))
 		at = &(*at)->next;
-	*at = s->next;
+	s = *at;
+	if (s)
+		*at = s->next;
 	pthread_mutex_unlock(&lock);
 	free(s);
+	return s;
+}
+
+static int stream_close(void *cookie)
+{
+	struct stream *s = cookie;
+	int fd = s->fd;
+
+	drop(s, NULL);
 	return close(fd);
 }
 
@@ -87,22 +99,72 @@ FILE *fdopen(int fd, const char *mode)
 	return e && e->kind == ATTACHED ? stream_make(fd, mode) : native(fd, mode);
 }
 
-int fileno(FILE *file)
+static int native_fileno(FILE *file)
 {
 	static int (*native)(FILE *);
-	struct stream *s;
-	int fd = -1;
 
 	if (!native)
 		native = (int (*)(FILE *))real_symbol("fileno");
+	return native(file);
+}
+
+int fileno(FILE *file)
+{
+	struct stream *s;
+	int fd = -1;
+
 	if (!streams)
-		return native(file);
+		return native_fileno(file);
 	pthread_mutex_lock(&lock);
 	for (s = streams; s && fd < 0; s = s->next)
 		if (s->file == file)
 			fd = s->fd;
 	pthread_mutex_unlock(&lock);
-	return fd < 0 ? native(file) : fd;
+	return fd < 0 ? native_fileno(file) : fd;
+}
+
+/* forget drops what is known of the descriptor that a call will close. */
+static bool forget(FILE *file, int fd)
+{
+	struct entry *e = entry_get(fd);
+
+	if (!e || e->kind == OTHER)
+		return false;
+	fflush(file);
+	descriptor_forget(fd);
+	return true;
+}
+
+int fclose(FILE *file)
+{
+	static int (*native)(FILE *);
+	int err = errno;
+
+	if (!native)
+		native = (int (*)(FILE *))real_symbol("fclose");
+	forget(file, native_fileno(file));
+	errno = err;
+	return native(file);
+}
+
+FILE *freopen(const char *path, const char *mode, FILE *file)
+{
+	static FILE *(*native)(const char *, const char *, FILE *);
+	int fd = fileno(file);
+
+	if (!native)
+		native = (FILE * (*)(const char *, const char *, FILE *))
+			real_symbol("freopen");
+	if (path && forget(file, fd) && drop(NULL, file))
+		libc_reopens(file, fd);
+	return native(path, mode, file);
+}
+
+#undef freopen64 /* musl's is a macro */
+FILE *freopen64(const char *path, const char *mode, FILE *file);
+FILE *freopen64(const char *path, const char *mode, FILE *file)
+{
+	return freopen(path, mode, file);
 }
 
 int fileno_unlocked(FILE *file)

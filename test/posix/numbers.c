@@ -25,3 +25,51 @@ void case_unshare(void)
 	stream_both(p);
 	close_pair(p);
 }
+
+/* zero reads a byte by a stream, and by its descriptor. */
+static void zero(FILE *f, int fd)
+{
+	char byte = 1;
+
+	say("at %d: %d", fileno(f) == fd, fgetc(f));
+	result("read", read(fd, &byte, 1));
+	say("%d", byte);
+}
+
+/* A stream of a connection gets another file: its descriptor is this file from then on,
+ * and the connection ends. */
+void case_freopen(void)
+{
+	struct pair p = make_pair(), q = make_pair();
+	int before = dup(STDIN_FILENO), n;
+	char byte;
+	FILE *f;
+
+	dup2(p.b, STDIN_FILENO);
+	close(p.b);
+	say("%d", freopen("/dev/zero", "r", stdin) == stdin);
+	result("the end", recv(p.a, &byte, 1, 0));
+	zero(stdin, STDIN_FILENO);
+	dup2(before, STDIN_FILENO);
+	close(before);
+	close(p.a);
+#ifdef __GLIBC__ /* musl's streams of fopencookie cannot be reopened */
+	f = fdopen(q.b, "r");
+	say("%d", freopen("/dev/zero", "r", f) == f);
+	result("the end", recv(q.a, &byte, 1, 0));
+	zero(f, q.b);
+	fclose(f);
+	close(q.a);
+	q = cold_pair(-1);
+#endif
+	f = fdopen(q.b, "r+");
+	n = q.b;
+	say("%d", fputs("hello", f) >= 0);
+	fclose(f);
+	result("came", recv(q.a, &byte, 1, MSG_DONTWAIT));
+	close(q.a);
+	q = make_pair(); /* with the same number, it moves as any other */
+	say("%d", q.a == n || q.b == n);
+	stream_both(q);
+	close_pair(q);
+}
