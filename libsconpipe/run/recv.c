@@ -468,6 +468,39 @@ ssize_t stream_recv(struct channel *ch, int fd, const struct iovec *iov, size_t 
 	return -1;
 }
 
+/* On TCP again, the calls of other threads are the kernel's. */
+ssize_t stream_hand(struct channel *ch, int fd, char *buf, size_t len,
+		    ssize_t (*take)(const void *, size_t), const void *taker)
+{
+	struct iovec iov = { buf, len }, room[WANT_ROOM(1)];
+	struct want w = { &iov, 1, len, room, MSG_PEEK };
+	struct shared *s = ch->s;
+	ssize_t n;
+
+	if (proof_due(ch) && proof_step(ch, fd))
+		stream_changed(fd);
+	if (s->rx_path == PATH_TCP_AGAIN) {
+		n = stream_recv(ch, fd, &iov, 1, MSG_PEEK);
+		if (n > 0)
+			n = take(taker, n);
+		iov.iov_len = n;
+		return n > 0 ? stream_recv(ch, fd, &iov, 1, MSG_DONTWAIT) : n;
+	}
+	shared_lock(s, &s->rx_lock);
+	n = receive(ch, fd, &w);
+	if (n > 0 && (n = take(taker, n)) < 0)
+		n = -errno;
+	w.flags = MSG_DONTWAIT | MSG_WAITALL;
+	iov.iov_len = w.len = n;
+	if (n > 0)
+		n = receive(ch, fd, &w);
+	pthread_mutex_unlock(&s->rx_lock);
+	if (n >= 0)
+		return n;
+	errno = -n;
+	return -1;
+}
+
 bool recv_settle(struct channel *ch, int fd)
 {
 	struct shared *s = ch->s;

@@ -174,28 +174,21 @@ static ssize_t pipe_takes(int pipe)
 	return real()->fcntl(pipe, F_GETPIPE_SZ, 0);
 }
 
-/* ring_to_pipe consumes the bytes that the pipe has accepted. */
+/* to_pipe writes what the pipe accepts. */
+static ssize_t to_pipe(const void *arg, size_t n)
+{
+	const struct job *j = arg;
+	size_t most = pipe_takes(j->other);
+
+	return real()->write(j->other, j->buf, n < most ? n : most);
+}
+
 static ssize_t ring_to_pipe(const struct job *j)
 {
-	struct channel *ch = j->ch;
-	int fd = j->fd, pipe = j->other;
-	char *buf = j->buf;
-	struct iovec iov = { buf, j->len < PIECE ? j->len : PIECE };
-	ssize_t n = -1, most, consumed;
-
-	if (await_pipe(j, POLLOUT)) /* first, as the kernel does */
-		n = stream_recv(ch, fd, &iov, 1, MSG_PEEK);
-	if (n <= 0)
-		return n;
-	most = pipe_takes(pipe);
-	if (n > most)
-		n = most;
-	n = real()->write(pipe, buf, n);
-	if (n <= 0)
-		return n;
-	iov.iov_len = n;
-	consumed = stream_recv(ch, fd, &iov, 1, MSG_DONTWAIT | MSG_WAITALL);
-	return consumed < 0 ? consumed : n;
+	if (!await_pipe(j, POLLOUT)) /* first, as the kernel does */
+		return -1;
+	return stream_hand(j->ch, j->fd, j->buf, j->len < PIECE ? j->len : PIECE, to_pipe,
+			   j);
 }
 
 /* pipe_to_ring sends from a pipe. Bytes read cannot be put back, so a call that does not

@@ -14,6 +14,10 @@ ssize_t stream_send(struct channel *ch, int fd, const struct iovec *iov, size_t 
 		    int flags);
 ssize_t stream_recv(struct channel *ch, int fd, const struct iovec *iov, size_t count,
 		    int flags);
+/* stream_hand has take get the next bytes in a buffer, and consumes as many as it
+ * returns. No other call receives them meanwhile. */
+ssize_t stream_hand(struct channel *ch, int fd, char *buf, size_t len,
+		    ssize_t (*take)(const void *, size_t), const void *taker);
 /* stream_failed takes an error that was kept, and sets errno. */
 bool stream_failed(struct channel *ch);
 /* stream_events returns which of the wanted poll events the ring has; TCP's own are

@@ -308,6 +308,53 @@ void case_splicepart(void)
 	close_pair(p);
 }
 
+static void *splice_all(void *fd)
+{
+	char buf[512];
+	intptr_t got = 0;
+	int pipes[2];
+	ssize_t n;
+
+	need(pipe(pipes) == 0, "pipe");
+	while ((n = splice((intptr_t)fd, NULL, pipes[1], NULL, sizeof(buf), 0)) > 0)
+		got += read(pipes[0], buf, n);
+	close(pipes[0]);
+	close(pipes[1]);
+	return (void *)got;
+}
+
+static void *recv_all(void *fd)
+{
+	char buf[512];
+	intptr_t got = 0;
+	ssize_t n;
+
+	while ((n = recv((intptr_t)fd, buf, sizeof(buf), 0)) > 0)
+		got += n;
+	return (void *)got;
+}
+
+/* Several threads take bytes of one connection: each byte comes once. */
+void case_splicers(void)
+{
+	struct pair p = make_pair();
+	pthread_t t[3];
+	long sum = 0;
+	void *got;
+	int i;
+
+	for (i = 0; i < 3; i++)
+		t[i] = start(i ? splice_all : recv_all, p.b);
+	send_stream(p.a, 2000000);
+	shutdown(p.a, SHUT_WR);
+	for (i = 0; i < 3; i++) {
+		pthread_join(t[i], &got);
+		sum += (intptr_t)got;
+	}
+	result("all", sum);
+	close_pair(p);
+}
+
 /* A pipe that is full, or that nobody reads, fails before there are bytes. */
 void case_splicenone(void)
 {
