@@ -14,6 +14,23 @@
 #include "stream.h"
 #include "wait.h"
 
+/* same says whether two entries are descriptors of one moved connection. */
+static bool same(const struct entry *a, const struct entry *b)
+{
+	return a && b && a != b && a->kind == ATTACHED && b->kind == ATTACHED &&
+	       a->channel == b->channel;
+}
+
+/* duplicate returns another descriptor of a moved connection, or -1. */
+static int duplicate(const struct entry *e)
+{
+	int fd = e->kind == ATTACHED && e->channel->fds > 1 ? entry_limit() - 1 : -1;
+
+	while (fd >= 0 && !same(e, entry_get(fd)))
+		fd--;
+	return fd;
+}
+
 void descriptor_forget(int fd)
 {
 	struct entry *e = entry_get(fd);
@@ -25,7 +42,7 @@ void descriptor_forget(int fd)
 		return;
 	cancel_hold(&cancel);
 	if (e->in_sets)
-		sets_remove(fd);
+		sets_leave(fd, duplicate(e));
 	pthread_mutex_lock(&e->lock);
 	if (e->kind == ATTACHED) {
 		ch = e->channel;
@@ -52,7 +69,9 @@ void descriptor_forget(int fd)
  * several descriptors; all others stay on TCP. */
 static void track_duplicate(int from, int to)
 {
-	struct entry *e = from == to ? NULL : attach_forbid_fd(from);
+	struct entry *e = from == to || same(entry_get(from), entry_get(to)) ?
+				  NULL :
+				  attach_forbid_fd(from);
 	struct entry *copy = e ? entry_make(to) : NULL;
 	struct channel *ch = NULL;
 	struct set *set = NULL;
@@ -146,7 +165,8 @@ int dup(int fd)
 /* dup_prepare forgets the descriptor that dup2 will close. */
 static int dup_prepare(int from, int to)
 {
-	if (from == to || real()->fcntl(from, F_GETFD, 0) < 0)
+	if (from == to || real()->fcntl(from, F_GETFD, 0) < 0 ||
+	    same(entry_get(from), entry_get(to)))
 		return 0;
 	if (fd_internal(to)) {
 		errno = EBUSY;

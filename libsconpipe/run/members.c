@@ -12,24 +12,29 @@ struct member *member_of(struct set *set, int fd)
 	return fd >= 0 && fd < set->room ? set->members[fd] : NULL;
 }
 
+/* make_room makes room for a key. */
+static bool make_room(struct set *set, int key)
+{
+	int room = key + 64;
+	struct member **more;
+
+	if (key < set->room)
+		return true;
+	more = realloc(set->members, room * sizeof(*set->members));
+	if (!more)
+		return false;
+	memset(more + set->room, 0, (room - set->room) * sizeof(*more));
+	set->members = more;
+	set->room = room;
+	return true;
+}
+
 struct member *member_add(struct set *set, int fd)
 {
-	struct member *m;
+	struct member *m = make_room(set, fd) ? calloc(1, sizeof(*m)) : NULL;
 
-	if (fd >= set->room) {
-		int room = fd + 64;
-		struct member **more =
-			realloc(set->members, room * sizeof(*set->members));
-
-		if (!more)
-			return NULL;
-		memset(more + set->room, 0, (room - set->room) * sizeof(*more));
-		set->members = more;
-		set->room = room;
-	}
-	m = calloc(1, sizeof(*m));
 	if (m) {
-		m->fd = fd;
+		m->fd = m->via = fd;
 		m->bell = -1;
 		set->members[fd] = m;
 	}
@@ -148,6 +153,8 @@ int member_watch(struct set *set, struct member *m, struct channel *ch)
 	struct epoll_event e = { .events = to_watch(m, ch->s), .data.u64 = mark(m) };
 
 	join(set, m, ch);
+	if (m->via != m->fd)
+		return 0; /* the kernel knows the key no more */
 	m->watched = e.events;
 	return real()->epoll_ctl(set->fd, EPOLL_CTL_MOD, m->fd, &e);
 }
@@ -184,10 +191,29 @@ void member_sync(struct set *set, struct member *m, struct channel *ch)
 		member_watch(set, m, ch);
 }
 
+/* drop_bell has the set not watch a member's doorbell. A connection that it has by
+ * several numbers has one doorbell: another member watches it then. */
+static void drop_bell(struct set *set, struct member *m)
+{
+	int i;
+
+	if (m->bell < 0)
+		return;
+	real()->epoll_ctl(set->fd, EPOLL_CTL_DEL, m->bell, NULL);
+	m->bell = -1;
+	for (i = 0; m->channel && m->channel->fds > 1 && i < set->room; i++) {
+		struct member *o = set->members[i];
+
+		if (!o || o == m || o->channel != m->channel)
+			continue;
+		o->bell = -1;
+		join(set, o, o->channel);
+	}
+}
+
 void member_remove(struct set *set, struct member *m)
 {
-	if (m->bell >= 0)
-		real()->epoll_ctl(set->fd, EPOLL_CTL_DEL, m->bell, NULL);
+	drop_bell(set, m);
 	if (m->attached)
 		set->attached--;
 	member_dequeue(set, m);
@@ -195,22 +221,60 @@ void member_remove(struct set *set, struct member *m)
 	member_free(m);
 }
 
+/* remove_from ends what the library does for a member. Other processes, or descriptors
+ * of a connection that has not moved, may keep it in the kernel's set. */
 static void remove_from(struct set *set, struct member *m)
 {
-	if (m->attached)
-		real()->epoll_ctl(set->fd, EPOLL_CTL_DEL, m->fd, NULL);
+	struct epoll_event e = m->wanted;
+	struct entry *entry = entry_get(m->fd);
+	bool stays = m->channel ? m->channel->s->processes > 1 :
+				  entry && !entry_exclusive(entry);
+
+	if (m->disabled)
+		e.events = EPOLLONESHOT;
+	if (m->attached || (stays && e.events & EPOLLONESHOT && !m->disabled))
+		real()->epoll_ctl(set->fd, stays ? EPOLL_CTL_MOD : EPOLL_CTL_DEL, m->fd,
+				  &e);
 	member_remove(set, m);
 }
 
-void sets_remove(int fd)
+/* leave has a member go on by another descriptor, if there is one. The kernel reports
+ * edges only of a member that it cannot change any more; set_recheck looks. */
+static void leave(struct set *set, struct member *m, int other)
 {
-	sets_each(fd, remove_from);
+	struct epoll_event e = { .events = m->wanted.events & ~EPOLLONESHOT };
+	int key = DESCRIPTORS;
+
+	while (key < set->room && set->members[key])
+		key++;
+	if (other < 0 || !m->attached || !make_room(set, key)) {
+		remove_from(set, m);
+		return;
+	}
+	entry_get(other)->in_sets = true;
+	if (m->via == m->fd) {
+		drop_bell(set, m);
+		set->members[m->fd] = NULL;
+		set->members[key] = m;
+		m->fd = key;
+		e.data.u64 = mark(m);
+		e.events = (e.events & ~EPOLLEXCLUSIVE) | EPOLLET;
+		real()->epoll_ctl(set->fd, EPOLL_CTL_MOD, m->via, &e);
+	}
+	m->via = other;
+	join(set, m, m->channel);
 }
 
-static void update(struct set *set, struct member *m)
+void sets_leave(int fd, int other)
 {
-	struct channel *ch = channel_get(m->fd);
+	sets_each(fd, leave, other);
+}
 
+static void update(struct set *set, struct member *m, int arg)
+{
+	struct channel *ch = channel_get(m->via);
+
+	(void)arg;
 	if (!ch)
 		return;
 	sets_active = true;
@@ -223,7 +287,7 @@ static void update_one(int fd)
 	struct entry *e = entry_get(fd);
 
 	if (e && e->in_sets)
-		sets_each(fd, update);
+		sets_each(fd, update, 0);
 }
 
 /* update_duplicates updates all descriptors of a channel. */

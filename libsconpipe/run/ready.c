@@ -20,7 +20,7 @@ static void disable(struct set *set, struct member *m, struct channel *ch)
 /* tcp_writable returns the events of writing that TCP has while it sends. */
 static uint32_t tcp_writable(struct member *m, struct shared *s)
 {
-	struct pollfd p = { .fd = m->fd, .events = m->wanted.events & WRITABLE };
+	struct pollfd p = { .fd = m->via, .events = m->wanted.events & WRITABLE };
 
 	if (!p.events || s->tx_path == PATH_RING || real()->poll(&p, 1, 0) <= 0)
 		return 0;
@@ -38,7 +38,7 @@ static uint32_t ready_events(struct member *m, struct channel *ch, bool arm)
 
 	if (m->disabled)
 		return 0;
-	ring = (uint16_t)stream_events(ch, m->fd, wanted, arm);
+	ring = (uint16_t)stream_events(ch, m->via, wanted, arm);
 	edge = m->pending || ((ring & READABLE) && peer->head != m->reported_head) ||
 	       ((ring & WRITABLE) && s->full_count != m->reported_full);
 	if (wanted & EPOLLET ? !edge : !(ring | m->pending))
@@ -57,7 +57,7 @@ static uint32_t ready_events(struct member *m, struct channel *ch, bool arm)
 static bool examine(struct set *set, struct member *m, struct epoll_event *event,
 		    bool arm)
 {
-	struct channel *ch = channel_get(m->fd);
+	struct channel *ch = channel_get(m->via);
 	uint32_t now = 0;
 
 	member_dequeue(set, m);
@@ -97,6 +97,8 @@ static void bell_event(struct set *set, struct member *m, struct channel *ch)
 	if (!m->channel || m->bell < 0)
 		return;
 	bell_drain(ch, set->event_fd);
+	if (ch->fds > 1) /* other members have the same doorbell */
+		set_queue_all(set);
 	if (ch->s->bell_closed) {
 		real()->epoll_ctl(set->fd, EPOLL_CTL_DEL, m->bell, NULL);
 		m->bell = -1;
@@ -107,8 +109,8 @@ static void bell_event(struct set *set, struct member *m, struct channel *ch)
 /* socket_event notes events of the socket. */
 static void socket_event(struct member *m, struct channel *ch, uint32_t events)
 {
-	if ((events & READABLE) && recv_settle(ch, m->fd)) {
-		struct pollfd p = { .fd = m->fd, .events = (short)events };
+	if ((events & READABLE) && recv_settle(ch, m->via)) {
+		struct pollfd p = { .fd = m->via, .events = (short)events };
 
 		events = real()->poll(&p, 1, 0) > 0 ? (uint16_t)p.revents : 0;
 	}
@@ -155,7 +157,7 @@ int set_filter(struct set *set, struct epoll_event *events, int n)
 			events[kept++] = e;
 			continue;
 		}
-		ch = m ? channel_get(m->fd) : NULL;
+		ch = m ? channel_get(m->via) : NULL;
 		if (!ch)
 			continue;
 		member_queue(set, m);
@@ -174,12 +176,12 @@ void set_recheck(struct set *set)
 
 	TAILQ_FOREACH(m, &set->ready, entry)
 	{
-		struct pollfd p = { .fd = m->fd };
+		struct pollfd p = { .fd = m->via };
 		struct channel *ch;
 
-		if (!m->pending)
+		if (!m->pending && (m->via == m->fd || m->wanted.events & EPOLLET))
 			continue;
-		ch = channel_get(m->fd);
+		ch = channel_get(m->via);
 		p.events = m->wanted.events &
 			   (EPOLLIN | EPOLLRDNORM | EPOLLPRI | EPOLLRDHUP | WRITABLE);
 		if (ch && ch->s->tx_path == PATH_RING && !ch->s->shut)
@@ -194,12 +196,12 @@ void set_recheck(struct set *set)
  * examine. */
 static bool shows(struct set *set, struct member *m)
 {
-	struct channel *ch = channel_get(m->fd);
+	struct channel *ch = channel_get(m->via);
 	uint32_t now = 0;
 
 	if (ch && !m->disabled)
 		now = m->pending |
-		      (uint16_t)stream_events(ch, m->fd, m->wanted.events, true);
+		      (uint16_t)stream_events(ch, m->via, m->wanted.events, true);
 	if (ch && m->wanted.events & EPOLLET && !m->pending &&
 	    channel_peer(ch)->head == m->reported_head &&
 	    ch->s->full_count == m->reported_full)

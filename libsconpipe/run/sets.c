@@ -156,9 +156,10 @@ void sets_polled(int fd)
 	cancel_restore(cancel);
 }
 
-void sets_each(int fd, void (*fn)(struct set *, struct member *))
+void sets_each(int fd, void (*fn)(struct set *, struct member *, int), int arg)
 {
 	struct set *set;
+	int i;
 
 	pthread_mutex_lock(&list_lock);
 	for (set = list; set; set = set->next) {
@@ -167,7 +168,12 @@ void sets_each(int fd, void (*fn)(struct set *, struct member *))
 		pthread_mutex_lock(&set->lock);
 		m = member_of(set, fd);
 		if (m)
-			fn(set, m);
+			fn(set, m, arg);
+		for (i = DESCRIPTORS; i < set->room; i++) {
+			m = set->members[i];
+			if (m && m->via == fd)
+				fn(set, m, arg);
+		}
 		pthread_mutex_unlock(&set->lock);
 	}
 	pthread_mutex_unlock(&list_lock);

@@ -37,7 +37,8 @@
 
 /* A TCP socket in a set. */
 struct member {
-	int fd;
+	int fd; /* its key; beyond all descriptors once that was closed */
+	int via; /* a descriptor of the socket */
 	struct epoll_event wanted; /* by the program */
 	bool attached; /* the kernel watches it with a mark */
 	uint32_t watched; /* for these events */
@@ -82,8 +83,8 @@ void set_put(struct set *set);
 /* set_discover makes a set of a descriptor whose making was not seen, if it is an epoll
  * set; other is a file that is in none. */
 struct set *set_discover(int fd, int other);
-/* sets_each calls fn for a socket in all sets, with the set's lock held. */
-void sets_each(int fd, void (*fn)(struct set *, struct member *));
+/* sets_each calls fn(arg) for a socket in all sets, with the set's lock held. */
+void sets_each(int fd, void (*fn)(struct set *, struct member *, int), int arg);
 /* sets_dup makes a descriptor one of another's set. */
 void sets_dup(int from, int to);
 /* set_close ends a descriptor's use of a set. Another one may have it, too. */
@@ -96,8 +97,9 @@ void sets_after_fork(void);
 /* members.c */
 /* sets_update is called when a connection was attached or has changed its path. */
 void sets_update(int fd);
-/* sets_remove is called before a socket is closed. */
-void sets_remove(int fd);
+/* sets_leave is called before a descriptor is closed. As in the kernel, a connection
+ * stays in its sets while it has another one. */
+void sets_leave(int fd, int other);
 /* With the set's lock held: */
 struct member *member_of(struct set *set, int fd);
 struct member *member_add(struct set *set, int fd);

@@ -73,3 +73,120 @@ void case_freopen(void)
 	stream_both(q);
 	close_pair(q);
 }
+
+static void *later(void *fd)
+{
+	pause_ms(50);
+	write((intptr_t)fd, "x", 1);
+	return NULL;
+}
+
+/* reads has the set report, and a descriptor receive, a byte. */
+static void reads(int set, struct pair p, int fd)
+{
+	struct epoll_event all[4];
+	int i, n, sum = 0;
+	pthread_t t;
+	char byte;
+
+	t = start(later, p.a);
+	n = epoll_wait(set, all, 4, 1000);
+	for (i = 0; i < n; i++)
+		sum += all[i].data.u32;
+	result("which", sum);
+	pthread_join(t, NULL);
+	result("read", recv(fd, &byte, 1, MSG_DONTWAIT));
+	result("idle", epoll_wait(set, all, 4, 0));
+}
+
+/* A set has a connection by two numbers. */
+void case_twice(void)
+{
+	struct pair p = make_pair();
+	int set = epoll_create1(0), copy = dup(p.b);
+	struct epoll_event e = { .events = EPOLLIN, .data.u32 = 1 };
+
+	result("add", epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e));
+	e.data.u32 = 2;
+	result("add", epoll_ctl(set, EPOLL_CTL_ADD, copy, &e));
+	reads(set, p, p.b);
+	reads(set, p, copy);
+	result("remove", epoll_ctl(set, EPOLL_CTL_DEL, p.b, NULL));
+	reads(set, p, p.b);
+	close(set);
+	close(copy);
+	close_pair(p);
+}
+
+/* A set reports a number that was closed while the connection has another one. */
+static void closed_number(uint32_t more)
+{
+	struct pair p = make_pair(), q;
+	int set = epoll_create1(0), copy = dup(p.b), again;
+	struct epoll_event e = { .events = EPOLLIN | more, .data.u32 = 1 };
+
+	result("add", epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e));
+	result("over itself", dup2(copy, p.b) == p.b);
+	reads(set, p, copy);
+	close(p.b);
+	result("change", epoll_ctl(set, EPOLL_CTL_MOD, p.b, &e));
+	q = cold_pair(-1); /* may have the number */
+	warm_up(q);
+	e.data.u32 = 2;
+	result("add", epoll_ctl(set, EPOLL_CTL_ADD, q.a, &e));
+	result("add", epoll_ctl(set, EPOLL_CTL_ADD, q.b, &e));
+	reads(set, p, copy);
+	reads(set, q, q.b);
+	again = dup(copy);
+	close(copy);
+	reads(set, p, again);
+	shutdown(p.a, SHUT_WR);
+	result("the end", epoll_wait(set, &e, 1, 1000));
+	say("%u", e.data.u32);
+	events("events", e.events);
+	result("again", epoll_wait(set, &e, 1, 50));
+	close(again);
+	result("closed", epoll_wait(set, &e, 1, 50));
+	close(set);
+	close(p.a);
+	close_pair(q);
+}
+
+void case_closednumber(void)
+{
+	closed_number(0);
+	closed_number(EPOLLRDHUP);
+	closed_number(EPOLLET | EPOLLRDHUP);
+}
+
+/* So it does while another process has the connection, by TCP. */
+void case_keptnumber(void)
+{
+	struct pair p = make_pair();
+	int set = epoll_create1(0), ends[2];
+	struct epoll_event e = { .events = EPOLLIN | EPOLLOUT, .data.u32 = 1 };
+	pid_t child;
+
+	result("add", epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e));
+	need(pipe(ends) == 0, "pipe");
+	child = fork();
+	if (!child) {
+		close(p.a);
+		close(ends[1]);
+		read(ends[0], &child, 1);
+		_exit(0);
+	}
+	close(ends[0]);
+	close(p.b);
+	result("wait", epoll_wait(set, &e, 1, 1000));
+	say("%u", e.data.u32);
+	write(p.a, "x", 1);
+	pause_ms(50);
+	result("wait", epoll_wait(set, &e, 1, 1000));
+	events("events", e.events);
+	close(ends[1]);
+	waitpid(child, NULL, 0);
+	result("closed", epoll_wait(set, &e, 1, 50));
+	close(set);
+	close(p.a);
+}
