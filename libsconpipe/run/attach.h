@@ -20,8 +20,8 @@ void attach_forbid(struct entry *e);
 /* attach_forbid_fd does so, also with a socket that is connected later. It returns what
  * is known of the descriptor, NULL for nothing. */
 struct entry *attach_forbid_fd(int fd);
-/* attach_forbid_all keeps on TCP all connections that are not attached yet, and ends what
- * was requested for them. */
+/* attach_forbid_all keeps on TCP all connections, and leaves them to the kernel unless
+ * their rings have bytes left. It ends what was requested for them. */
 void attach_forbid_all(void);
 /* attach_undo also returns an attached one to TCP. It returns false if the ring has
  * bytes left. */

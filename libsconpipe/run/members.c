@@ -223,13 +223,13 @@ void member_remove(struct set *set, struct member *m)
 
 /* remove_from ends what the library does for a member. Other processes, or descriptors
  * of a connection that has not moved, may keep it in the kernel's set. */
-static void remove_from(struct set *set, struct member *m)
+static void remove_from(struct set *set, struct member *m, bool stays)
 {
 	struct epoll_event e = m->wanted;
 	struct entry *entry = entry_get(m->fd);
-	bool stays = m->channel ? m->channel->s->processes > 1 :
-				  entry && !entry_exclusive(entry);
 
+	stays |= m->channel ? m->channel->s->processes > 1 :
+			      entry && !entry_exclusive(entry);
 	if (m->disabled)
 		e.events = EPOLLONESHOT;
 	if (m->attached || (stays && e.events & EPOLLONESHOT && !m->disabled))
@@ -248,7 +248,7 @@ static void leave(struct set *set, struct member *m, int other)
 	while (key < set->room && set->members[key])
 		key++;
 	if (other < 0 || !m->attached || !make_room(set, key)) {
-		remove_from(set, m);
+		remove_from(set, m, other == KERNELS);
 		return;
 	}
 	entry_get(other)->in_sets = true;

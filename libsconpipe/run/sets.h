@@ -100,6 +100,7 @@ void sets_update(int fd);
 /* sets_leave is called before a descriptor is closed. As in the kernel, a connection
  * stays in its sets while it has another one. */
 void sets_leave(int fd, int other);
+#define KERNELS (-2) /* no other one: the kernel's sets keep this one */
 /* With the set's lock held: */
 struct member *member_of(struct set *set, int fd);
 struct member *member_add(struct set *set, int fd);

@@ -410,7 +410,7 @@ static int confine(bool by_prctl)
 	return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
 }
 
-static void confined_child(bool by_prctl)
+static void confined_child(bool by_prctl, bool moved)
 {
 	struct epoll_event e = { .events = EPOLLIN };
 	struct pair p;
@@ -418,10 +418,13 @@ static void confined_child(bool by_prctl)
 
 	close_range(STDERR_FILENO + 1, ~0U, 0); /* connections of other cases */
 	set = epoll_create1(0);
-	p = cold_pair(-1);
+	p = moved ? make_pair() : cold_pair(-1);
 	epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
-	write(p.a, "x", 1); /* one end begins to move */
+	if (!moved)
+		write(p.a, "x", 1); /* one end begins to move */
 	need(confine(by_prctl) == 0, "a filter of system calls");
+	if (moved)
+		write(p.a, "x", 1);
 	need(epoll_wait(set, &e, 1, -1) == 1, "epoll_wait");
 	read(p.b, &(char){ 0 }, 1);
 	warm_up(p);
@@ -436,9 +439,9 @@ void case_confined(void)
 #ifndef SANITIZED
 	int i, status = 0;
 
-	for (i = 0; i < 2; i++) {
+	for (i = 0; i < 4; i++) {
 		if (!fork()) {
-			confined_child(i);
+			confined_child(i % 2, i / 2);
 			_exit(0);
 		}
 		wait(&status);
