@@ -14,8 +14,9 @@ typedef int messages_flags; /* of recvmmsg and sendmmsg */
 /* Whether select tells how much time is left. */
 static const bool libc_tells_left = true;
 
-/* Whether a wait for an epoll set is a cancellation point. */
+/* Whether a wait for an epoll set, and splice, are cancellation points. */
 static const bool libc_cancels_epoll = true;
+static const bool libc_cancels_splice = true;
 
 /* libc_set_stdin has stdin be another stream. */
 static const bool libc_sets_stdin = true;
@@ -38,6 +39,7 @@ typedef unsigned int messages_flags;
 
 static const bool libc_tells_left = false;
 static const bool libc_cancels_epoll = false;
+static const bool libc_cancels_splice = false;
 
 #ifndef RWF_NOWAIT /* before musl 1.2.5: include/uapi/linux/fs.h */
 #define RWF_HIPRI 0x01

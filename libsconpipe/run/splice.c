@@ -255,19 +255,14 @@ static struct entry *tcp_entry(int fd)
 	return e && (e->kind == TCP || e->kind == ATTACHED) ? e : NULL;
 }
 
-ssize_t splice(int from, loff_t *from_at, int to, loff_t *to_at, size_t len,
-	       unsigned int flags)
+/* move does a splice from the connection of a, or to that of b. */
+static ssize_t move(struct entry *a, struct entry *b, int from, int to, size_t len,
+		    unsigned int flags)
 {
-	struct entry *a = tcp_entry(from), *b = tcp_entry(to);
 	struct channel *ch = NULL;
 	struct call in_a, out_b;
-	int fd = a ? from : to;
 	ssize_t n;
 
-	/* Other cases are the kernel's, errors included. */
-	if ((!a && !b) || !len || from_at || to_at || flags & ~SPLICE_FLAGS ||
-	    !(a ? is_pipe(to, O_WRONLY) : is_pipe(from, O_RDONLY)))
-		a = b = NULL;
 	if (a)
 		ch = call_begin(a, from, &in_a);
 	if (ch) {
@@ -284,16 +279,34 @@ ssize_t splice(int from, loff_t *from_at, int to, loff_t *to_at, size_t len,
 		call_end_ring(ch, &out_b);
 	} else {
 		n = interruptible(
-			a || b ? fd : -1, a ? SO_RCVTIMEO : SO_SNDTIMEO, 0,
-			would_wait(fd, a ? POLLIN : POLLOUT, now) ?
+			a ? from : to, a ? SO_RCVTIMEO : SO_SNDTIMEO, 0,
+			would_wait(a ? from : to, a ? POLLIN : POLLOUT, now) ?
 				-1 :
-				real()->splice(from, from_at, to, to_at,
-					       at_most(len, now),
+				real()->splice(from, NULL, to, NULL, at_most(len, now),
 					       now ? flags | SPLICE_F_NONBLOCK : flags));
 		if (b && b != a)
 			call_end_tcp(b, &out_b, n);
 	}
 	if (a)
 		call_end_tcp(a, &in_a, n);
+	return n;
+}
+
+ssize_t splice(int from, loff_t *from_at, int to, loff_t *to_at, size_t len,
+	       unsigned int flags)
+{
+	struct entry *a = tcp_entry(from), *b = tcp_entry(to);
+	int cancel;
+	ssize_t n;
+
+	/* Other cases are the kernel's, errors included. */
+	if ((!a && !b) || !len || from_at || to_at || flags & ~SPLICE_FLAGS ||
+	    !(a ? is_pipe(to, O_WRONLY) : is_pipe(from, O_RDONLY)))
+		return real()->splice(from, from_at, to, to_at, len, flags);
+	if (!libc_cancels_splice)
+		cancel_hold(&cancel);
+	n = move(a, b, from, to, len, flags);
+	if (!libc_cancels_splice)
+		cancel_restore(cancel);
 	return n;
 }

@@ -103,7 +103,7 @@ pthread_t start(void *(*fn)(void *), int fd);
 	X(sizes) X(unused) X(flags) X(uring) X(uringfirst) X(second) X(exclusive) X(wrongend) \
 	X(shutboth) X(stdiofirst) X(confined) X(notinherited) X(dupset) X(resetonce) \
 	X(splicepart) X(splicenone) X(kernels) X(mostevents) X(pasttimes) \
-	X(names_sent) X(sendfile_refused) X(unshare) X(freopen) X(splicers) X(twice) \
+	X(names_sent) X(sendfile_refused) X(unshare) X(freopen) X(splicers) X(cancelsplice) X(twice) \
 	X(closednumber) X(keptnumber) X(loop) X(manyfiles) X(tee) X(zerocopy) X(scarce)
 /* clang-format on */
 

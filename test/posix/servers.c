@@ -355,6 +355,34 @@ void case_splicers(void)
 	close_pair(p);
 }
 
+static void *splice_one(void *fd)
+{
+	int pipes[2];
+	ssize_t n;
+
+	need(pipe(pipes) == 0, "pipe");
+	n = splice((intptr_t)fd, NULL, pipes[1], NULL, 1, 0);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	result("splice", n);
+	return NULL;
+}
+
+/* A thread that waits in splice is cancelled, by the GNU C library. */
+void case_cancelsplice(void)
+{
+	struct pair p = make_pair();
+	pthread_t t = start(splice_one, p.b);
+	void *how;
+
+	pause_ms(100);
+	pthread_cancel(t);
+	pause_ms(100);
+	write(p.a, "x", 1);
+	pthread_join(t, &how);
+	say("%s", how == PTHREAD_CANCELED ? "cancelled" : "ended");
+	close_pair(p);
+}
+
 /* A pipe that is full, or that nobody reads, fails before there are bytes. */
 void case_splicenone(void)
 {
