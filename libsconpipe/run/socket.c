@@ -102,12 +102,16 @@ bool socket_plain(int fd)
 {
 	socklen_t len = sizeof(int);
 	int least = 1, peek = -1;
+	unsigned int rate = ~0U;
 
 	if (real()->getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, &len) < 0 ||
 	    least != 1)
 		return false;
 	if (real()->getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &peek, &len) == 0 &&
 	    peek >= 0)
+		return false;
+	if (real()->getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &len) == 0 &&
+	    rate != ~0U)
 		return false;
 	return !(real()->fcntl(fd, F_GETFL, 0) & O_ASYNC) &&
 	       !option_is_set(fd, SOL_SOCKET, SO_OOBINLINE) &&
@@ -116,6 +120,7 @@ bool socket_plain(int fd)
 	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMPNS) &&
 	       !option_is_set(fd, SOL_SOCKET, SO_TIMESTAMPING) &&
 	       !option_is_set(fd, IPPROTO_TCP, TCP_INQ) &&
+	       !option_is_set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT) &&
 	       !option_is_set(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT) && gets_buffer(fd);
 }
 

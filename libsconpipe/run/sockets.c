@@ -87,7 +87,7 @@ int shutdown(int fd, int how)
 static bool only_tcp(int level, int name)
 {
 	if (level == IPPROTO_TCP)
-		return name == TCP_INQ;
+		return name == TCP_INQ || name == TCP_USER_TIMEOUT;
 	if (level != SOL_SOCKET)
 		return false;
 	switch (name) {
@@ -99,6 +99,8 @@ static bool only_tcp(int level, int name)
 	case SO_TIMESTAMPNS:
 	case SO_TIMESTAMPING:
 	case SO_ATTACH_FILTER:
+	case SO_ATTACH_BPF:
+	case SO_MAX_PACING_RATE:
 		return true;
 	default:
 		return false;

@@ -213,3 +213,59 @@ void case_scarce(void)
 		result("status", status);
 	}
 }
+
+/* The kernel ends a connection whose peer does not read, after a time. */
+static void user_timeout(struct pair p)
+{
+	unsigned int ms = 300;
+	ssize_t n;
+
+	result("time", setsockopt(p.a, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms)));
+	fill_out(p.a);
+	do {
+		pause_ms(10);
+		n = send(p.a, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+	} while (n == 1 || errno == EAGAIN);
+	result("send", -1);
+	close_pair(p);
+}
+
+#define PACED (2 << 20)
+
+static void *send_paced(void *fd)
+{
+	send_stream((intptr_t)fd, PACED);
+	return NULL;
+}
+
+/* A rate is not exceeded. */
+static void paced(struct pair p)
+{
+	unsigned int rate = 10 << 20;
+	struct timespec from, to;
+	pthread_t t;
+
+	result("rate",
+	       setsockopt(p.a, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)));
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	t = start(send_paced, p.a);
+	recv_stream(p.b, PACED);
+	clock_gettime(CLOCK_MONOTONIC, &to);
+	pthread_join(t, NULL);
+	say("slow %d", to.tv_sec * 1000 + to.tv_nsec / 1000000 >=
+			       from.tv_sec * 1000 + from.tv_nsec / 1000000 + 50);
+	close_pair(p);
+}
+
+/* Both before and after a connection moves. */
+void case_kernelpace(void)
+{
+	struct pair p = cold_pair(-1);
+	unsigned int rate = 10 << 20;
+
+	setsockopt(p.a, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
+	warm_up(p);
+	paced(p);
+	paced(make_pair());
+	user_timeout(make_pair());
+}
