@@ -433,6 +433,14 @@ void channel_met(struct channel *ch, int err)
 {
 	if (err == ECONNRESET)
 		ch->s->end_known = true;
+	if (err == ECONNRESET || err == ECONNABORTED || err == ETIMEDOUT)
+		channel_cut(ch);
+}
+
+void channel_cut(struct channel *ch)
+{
+	ch->s->stays = true;
+	ch->s->tx_path = PATH_TCP_AGAIN;
 }
 
 void bell_ring(struct channel *ch)

@@ -96,6 +96,8 @@ int channel_error(struct channel *ch);
 /* channel_met notes an error that a call returns, for calls that do not receive: only one
  * call returns that the peer has reset the connection. */
 void channel_met(struct channel *ch, int err);
+/* channel_cut has TCP refuse all further sends: its connection has ended. */
+void channel_cut(struct channel *ch);
 
 /* bell_ring wakes the peer. A full doorbell has rung already. */
 void bell_ring(struct channel *ch);

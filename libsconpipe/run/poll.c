@@ -171,6 +171,8 @@ static int merge(struct wait *w)
 	for (i = 0; i < w->count; i++) {
 		if (w->channels[i])
 			settle(w->channels[i], &w->all[i]);
+		if (w->channels[i] && w->all[i].revents & POLLHUP)
+			channel_cut(w->channels[i]);
 		w->fds[i].revents |= w->all[i].revents;
 		ready += w->fds[i].revents != 0;
 	}

@@ -114,6 +114,8 @@ static void socket_event(struct member *m, struct channel *ch, uint32_t events)
 
 		events = real()->poll(&p, 1, 0) > 0 ? (uint16_t)p.revents : 0;
 	}
+	if (events & EPOLLHUP)
+		channel_cut(ch);
 	m->pending |= events;
 	if (events & READABLE)
 		ch->s->tcp_reported = true;

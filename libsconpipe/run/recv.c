@@ -421,6 +421,7 @@ ssize_t recv_again(struct channel *ch, int fd, struct msghdr *msg, int flags)
 	n = at_end(ch, n ? -errno : 0);
 	if (!n)
 		return 0;
+	channel_met(ch, -n);
 	errno = -n;
 	return -1;
 }
@@ -464,6 +465,7 @@ ssize_t stream_recv(struct channel *ch, int fd, const struct iovec *iov, size_t 
 		free(w.room);
 	if (n >= 0)
 		return n;
+	channel_met(ch, -n);
 	errno = -n;
 	return -1;
 }

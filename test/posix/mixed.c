@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 
 #include "posix.h"
@@ -268,4 +269,41 @@ void case_kernelpace(void)
 	paced(p);
 	paced(make_pair());
 	user_timeout(make_pair());
+}
+
+/* disconnect has the kernel end a connection, as an administrator or a rule may. */
+static void disconnect(int fd)
+{
+	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
+
+	need(syscall(SYS_connect, fd, &nobody, sizeof(nobody)) == 0, "disconnect");
+	pause_ms(20);
+}
+
+/* After a connection was reset, nothing is sent by it any more. */
+void case_resetends(void)
+{
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		struct pair p = make_pair();
+		struct pollfd in = { p.a, POLLIN, 0 };
+		int set = epoll_create1(0);
+		struct epoll_event e = { .events = EPOLLIN };
+		char byte;
+
+		epoll_ctl(set, EPOLL_CTL_ADD, p.a, &e);
+		disconnect(p.b);
+		if (i == 0)
+			result("recv", recv(p.a, &byte, 1, 0));
+		if (i == 1)
+			result("poll", poll(&in, 1, 1000));
+		if (i == 2)
+			result("epoll", epoll_wait(set, &e, 1, 1000));
+		result("send", send(p.a, "x", 1, MSG_NOSIGNAL));
+		result("send", send(p.a, "x", 1, MSG_NOSIGNAL));
+		result("recv", recv(p.a, &byte, 1, 0));
+		close(set);
+		close_pair(p);
+	}
 }
