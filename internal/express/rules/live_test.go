@@ -124,6 +124,7 @@ func (f *follower) sh(script string) bool {
 // state describes the tables that matter.
 func (n *nftables) state() string {
 	var lines []string
+	rules := 0
 	for key, t := range n.tables {
 		if !t.kept {
 			continue
@@ -138,6 +139,7 @@ func (n *nftables) state() string {
 			for _, r := range c.all {
 				line += fmt.Sprintf(" %d=%x", r.handle, r.sum)
 			}
+			rules += len(c.all)
 			lines = append(lines, line)
 		}
 		for _, s := range t.sets {
@@ -152,6 +154,9 @@ func (n *nftables) state() string {
 			slices.Sort(handles)
 			lines = append(lines, fmt.Sprintf("%v set %v looked into by %d", key, name, handles))
 		}
+	}
+	if rules != n.rules {
+		lines = append(lines, fmt.Sprintf("%d rules, counted as %d", rules, n.rules))
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")

@@ -213,6 +213,7 @@ func (t *table) deleteChain(a attrs) {
 
 func (t *table) removeChain(c *chain) {
 	t.noteChain(c, c)
+	t.rules -= len(c.all)
 	for _, r := range c.all {
 		c.count(r, -1)
 		t.unbind(r)
