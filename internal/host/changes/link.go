@@ -69,9 +69,10 @@ func (k *known) link(m nlmsg.Message) (Event, bool) {
 	switch {
 	case !old:
 		e.Reason, e.Stale = fmt.Sprintf("device %s appeared", is.name), is.takes
+	case is == was && !set:
+		return Event{}, false
 	case is == was:
-		e = Event{Kind: Netconf, Ifindex: int(index), Reason: "IPv4 settings of " + is.name, Stale: true}
-		return e, set
+		return Event{Kind: Netconf, Ifindex: int(index), Reason: "IPv4 settings of " + is.name, Stale: true}, true
 	default:
 		diff := was.diff(is)
 		e.Reason = fmt.Sprintf("device %s: %s", is.name, diff)
