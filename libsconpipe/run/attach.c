@@ -99,39 +99,48 @@ void attach_forbid(struct entry *e)
 	cancel_restore(cancel);
 }
 
-/* release has the kernel make all calls on a connection that has returned to TCP. It
- * returns false if the connection has not. */
+/* release has the kernel make all calls on a connection that has returned to TCP, and
+ * report its events. It returns false if the connection has not. */
 static bool release(struct entry *e, int fd)
 {
 	struct channel *ch = attach_undo(e, fd) ? entry_channel(e) : NULL;
+	bool same;
 
-	if (!ch || ch->s->error) {
+	if (e->kind == ATTACHED && (!ch || ch->s->error)) {
 		if (ch)
 			channel_put(ch);
-		return e->kind != ATTACHED;
+		return false;
 	}
-	sets_leave(fd, KERNELS);
+	if (e->in_sets)
+		sets_leave(fd, KERNELS);
+	if (!ch)
+		return true;
 	pthread_mutex_lock(&e->lock);
-	e->channel = NULL;
-	e->kind = TCP_ONLY;
+	same = e->channel == ch; /* else another thread has closed it */
+	if (same) {
+		e->channel = NULL;
+		e->kind = TCP_ONLY;
+	}
 	pthread_mutex_unlock(&e->lock);
-	stream_close(ch, fd);
-	channel_put(ch);
+	if (same) {
+		stream_close(ch, fd);
+		channel_put(ch);
+	}
 	channel_put(ch);
 	return true;
 }
 
 void attach_forbid_all(void)
 {
-	int fd, limit = table_used() && table_mine() ? entry_limit() : 0;
+	int fd, limit = table_mine() ? entry_limit() : 0;
 	bool all = true;
 
 	after = UINT64_MAX;
 	table_stop();
 	for (fd = 0; fd < limit; fd++)
-		if (entry_get(fd))
+		if (attach_forbid_fd(fd))
 			all &= release(entry_get(fd), fd);
-	if (all)
+	if (all && !sets_kept)
 		sets_active = false;
 }
 

@@ -12,6 +12,12 @@ struct member *member_of(struct set *set, int fd)
 	return fd >= 0 && fd < set->room ? set->members[fd] : NULL;
 }
 
+/* next_key returns the key after one; there is none from entry_limit to DESCRIPTORS. */
+static int next_key(int key)
+{
+	return ++key < entry_limit() || key > DESCRIPTORS ? key : DESCRIPTORS;
+}
+
 /* make_room makes room for a key. */
 static bool make_room(struct set *set, int key)
 {
@@ -72,20 +78,42 @@ void member_queue(struct set *set, struct member *m)
 
 void set_queue_all(struct set *set)
 {
-	int fd;
+	int key;
 
-	for (fd = 0; fd < set->room; fd++)
-		if (set->members[fd] && set->members[fd]->attached)
-			member_queue(set, set->members[fd]);
+	for (key = 0; key < set->room; key = next_key(key))
+		if (set->members[key] && set->members[key]->attached)
+			member_queue(set, set->members[key]);
+}
+
+/* other_of returns the next member of the same connection from a key on, or NULL. */
+static struct member *other_of(struct set *set, struct member *m, int key)
+{
+	if (!m->channel || (m->channel->fds == 1 && !sets_kept))
+		return NULL;
+	for (; key < set->room; key = next_key(key)) {
+		struct member *o = set->members[key];
+
+		if (o && o != m && o->channel == m->channel)
+			return o;
+	}
+	return NULL;
+}
+
+void member_queue_others(struct set *set, struct member *m)
+{
+	struct member *o = other_of(set, m, 0);
+
+	for (; o; o = other_of(set, m, next_key(o->fd)))
+		member_queue(set, o);
 }
 
 void set_rejoin(struct set *set)
 {
 	struct member *m;
-	int fd;
+	int key;
 
-	for (fd = 0; fd < set->room; fd++) {
-		m = set->members[fd];
+	for (key = 0; key < set->room; key = next_key(key)) {
+		m = set->members[key];
 		if (m && m->channel)
 			waiter_add(m->channel, &m->me);
 	}
@@ -195,17 +223,13 @@ void member_sync(struct set *set, struct member *m, struct channel *ch)
  * several numbers has one doorbell: another member watches it then. */
 static void drop_bell(struct set *set, struct member *m)
 {
-	int i;
+	struct member *o;
 
 	if (m->bell < 0)
 		return;
 	real()->epoll_ctl(set->fd, EPOLL_CTL_DEL, m->bell, NULL);
 	m->bell = -1;
-	for (i = 0; m->channel && m->channel->fds > 1 && i < set->room; i++) {
-		struct member *o = set->members[i];
-
-		if (!o || o == m || o->channel != m->channel)
-			continue;
+	for (o = other_of(set, m, 0); o; o = other_of(set, m, next_key(o->fd))) {
 		o->bell = -1;
 		join(set, o, o->channel);
 	}
@@ -228,11 +252,13 @@ static void remove_from(struct set *set, struct member *m, bool stays)
 	struct epoll_event e = m->wanted;
 	struct entry *entry = entry_get(m->fd);
 
+	e.events &= ~EPOLLEXCLUSIVE; /* EPOLL_CTL_MOD does not accept it */
 	stays |= m->channel ? m->channel->s->processes > 1 :
 			      entry && !entry_exclusive(entry);
 	if (m->disabled)
 		e.events = EPOLLONESHOT;
-	if (m->attached || (stays && e.events & EPOLLONESHOT && !m->disabled))
+	if (m->via == m->fd && /* else the kernel knows the key no more */
+	    (m->attached || (stays && e.events & EPOLLONESHOT && !m->disabled)))
 		real()->epoll_ctl(set->fd, stays ? EPOLL_CTL_MOD : EPOLL_CTL_DEL, m->fd,
 				  &e);
 	member_remove(set, m);
@@ -251,7 +277,7 @@ static void leave(struct set *set, struct member *m, int other)
 		remove_from(set, m, other == KERNELS);
 		return;
 	}
-	entry_get(other)->in_sets = true;
+	entry_get(other)->in_sets = sets_kept = true;
 	if (m->via == m->fd) {
 		drop_bell(set, m);
 		set->members[m->fd] = NULL;

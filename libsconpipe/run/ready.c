@@ -97,8 +97,7 @@ static void bell_event(struct set *set, struct member *m, struct channel *ch)
 	if (!m->channel || m->bell < 0)
 		return;
 	bell_drain(ch, set->event_fd);
-	if (ch->fds > 1) /* other members have the same doorbell */
-		set_queue_all(set);
+	member_queue_others(set, m); /* that have the same doorbell */
 	if (ch->s->bell_closed) {
 		real()->epoll_ctl(set->fd, EPOLL_CTL_DEL, m->bell, NULL);
 		m->bell = -1;

@@ -7,6 +7,7 @@
 #include "wait.h"
 
 atomic_bool sets_active;
+atomic_bool sets_kept;
 atomic_int sets_unaware;
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -74,6 +74,7 @@ struct set {
 };
 
 extern atomic_bool sets_active; /* an attached connection was ever in a set */
+extern atomic_bool sets_kept; /* the kernel's set has a closed number, with a mark */
 extern atomic_int sets_unaware; /* threads that wait and may not know that */
 
 /* sets.c */
@@ -107,6 +108,8 @@ struct member *member_add(struct set *set, int fd);
 void member_remove(struct set *set, struct member *m);
 void member_free(struct member *m);
 void member_queue(struct set *set, struct member *m);
+/* member_queue_others queues the other members of the same connection. */
+void member_queue_others(struct set *set, struct member *m);
 void member_dequeue(struct set *set, struct member *m);
 /* member_begin is EPOLL_CTL_ADD, or EPOLL_CTL_MOD of a member that is not attached, with
  * a channel or NULL. */

@@ -113,9 +113,15 @@ void case_twice(void)
 	reads(set, p, copy);
 	result("remove", epoll_ctl(set, EPOLL_CTL_DEL, p.b, NULL));
 	reads(set, p, p.b);
+	e.data.u32 = 1;
+	result("add", epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e));
+	close(p.b); /* the set keeps it */
+	reads(set, p, copy);
+	result("remove", epoll_ctl(set, EPOLL_CTL_DEL, copy, NULL));
+	reads(set, p, copy);
 	close(set);
 	close(copy);
-	close_pair(p);
+	close(p.a);
 }
 
 /* A set reports a number that was closed while the connection has another one. */

@@ -412,20 +412,22 @@ static int confine(bool by_prctl)
 
 static void confined_child(bool by_prctl, bool moved)
 {
-	struct epoll_event e = { .events = EPOLLIN };
+	struct epoll_event e = { .data.u64 = 7 };
 	struct pair p;
 	int set;
 
 	close_range(STDERR_FILENO + 1, ~0U, 0); /* connections of other cases */
 	set = epoll_create1(0);
 	p = moved ? make_pair() : cold_pair(-1);
+	e.events = EPOLLIN | (!by_prctl ? EPOLLONESHOT : moved ? EPOLLEXCLUSIVE : 0);
 	epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
 	if (!moved)
 		write(p.a, "x", 1); /* one end begins to move */
 	need(confine(by_prctl) == 0, "a filter of system calls");
 	if (moved)
 		write(p.a, "x", 1);
-	need(epoll_wait(set, &e, 1, -1) == 1, "epoll_wait");
+	e.data.u64 = 0;
+	need(epoll_wait(set, &e, 1, -1) == 1 && e.data.u64 == 7, "epoll_wait");
 	read(p.b, &(char){ 0 }, 1);
 	warm_up(p);
 	close(dup(STDIN_FILENO));
