@@ -2,7 +2,6 @@ package docker
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -19,30 +18,25 @@ const (
 	conntrackDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
 	tupleOrig       = 1 // CTA_TUPLE_ORIG
 	tupleIP         = 1 // CTA_TUPLE_IP
-	ipv4Dst         = 2 // CTA_IP_V4_DST
-	ipv6Dst         = 4 // CTA_IP_V6_DST
 	tupleProto      = 2 // CTA_TUPLE_PROTO
+	ipDst4          = 2 // CTA_IP_V4_DST
+	ipDst6          = 4 // CTA_IP_V6_DST
 	protoNum        = 1 // CTA_PROTO_NUM
 	protoDstPort    = 3 // CTA_PROTO_DST_PORT
 	udp             = "\x11"
 )
 
 // forgetUDP makes conntrack forget the peers of UDP ports whose publication begins or ends: as
-// long as a peer sends, its packets go to where the first one went. What goes to the same port of
-// another machine stays.
+// long as a peer sends, its packets go to where the first one went. What containers and the host
+// send to the same ports of others goes on.
 func forgetUDP(ports []Port) error {
-	var wanted []string
-	for _, p := range ports {
-		if p.Proto == unix.IPPROTO_UDP {
-			wanted = append(wanted, string(binary.BigEndian.AppendUint16(nil, p.Port)))
-		}
-	}
-	if wanted == nil {
+	ports = slices.DeleteFunc(slices.Clone(ports), func(p Port) bool { return p.Proto != unix.IPPROTO_UDP })
+	if len(ports) == 0 {
 		return nil
 	}
-	own, err := net.InterfaceAddrs()
+	hosts, err := hostAddrs()
 	if err != nil {
-		return fmt.Errorf("list this machine's addresses: %w", err)
+		return err
 	}
 	s, err := nlmsg.OpenRequests(unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -54,14 +48,18 @@ func forgetUDP(ports []Port) error {
 	err = s.Request(all, func(m nlmsg.Message) {
 		tuple := nlmsg.Find(m.Data[nfgenmsg:], tupleOrig)
 		proto := nlmsg.Find(tuple, tupleProto)
-		if string(nlmsg.Find(proto, protoNum)) != udp || !slices.Contains(wanted, string(nlmsg.Find(proto, protoDstPort))) ||
-			!isOwn(own, nlmsg.Find(tuple, tupleIP)) {
-			return
+		ip, port := nlmsg.Find(tuple, tupleIP), nlmsg.Find(proto, protoDstPort)
+		dst, _ := netip.AddrFromSlice(append(nlmsg.Find(ip, ipDst4), nlmsg.Find(ip, ipDst6)...))
+		published := func(p Port) bool {
+			return string(port) == string(binary.BigEndian.AppendUint16(nil, p.Port)) && (p.Host == dst ||
+				p.Host.IsUnspecified() && p.Host.Is4() == dst.Is4() && (dst.IsLoopback() || hosts[dst]))
 		}
-		stale = append(stale, nlmsg.Command{
-			What: "forget a peer", Type: conntrackDelete, Allow: unix.ENOENT,
-			Data: append(m.Data[:nfgenmsg:nfgenmsg], nlmsg.Nested(tupleOrig, tuple)...),
-		})
+		if string(nlmsg.Find(proto, protoNum)) == udp && slices.ContainsFunc(ports, published) {
+			stale = append(stale, nlmsg.Command{
+				What: "forget a peer", Type: conntrackDelete, Allow: unix.ENOENT,
+				Data: append(m.Data[:nfgenmsg:nfgenmsg], nlmsg.Nested(tupleOrig, tuple)...),
+			})
+		}
 	})
 	if err != nil {
 		return err
@@ -74,11 +72,14 @@ func forgetUDP(ports []Port) error {
 	return c.Do(stale...)
 }
 
-// isOwn reports whether a tuple's destination is one of a machine's addresses.
-func isOwn(own []net.Addr, addrs []byte) bool {
-	dst, _ := netip.AddrFromSlice(append(nlmsg.Find(addrs, ipv4Dst), nlmsg.Find(addrs, ipv6Dst)...))
-	return slices.ContainsFunc(own, func(a net.Addr) bool {
-		p, err := netip.ParsePrefix(a.String())
-		return err == nil && p.Addr() == dst
-	})
+// hostAddrs returns the addresses of this host's devices.
+func hostAddrs() (map[netip.Addr]bool, error) {
+	all, err := net.InterfaceAddrs()
+	hosts := make(map[netip.Addr]bool, len(all))
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			hosts[p.Addr()] = true
+		}
+	}
+	return hosts, err
 }
