@@ -174,21 +174,32 @@ static ssize_t pipe_takes(int pipe)
 	return real()->fcntl(pipe, F_GETPIPE_SZ, 0);
 }
 
-/* to_pipe writes what the pipe accepts. */
+/* to_pipe writes what the pipe accepts. It does not wait, with the lock of those who
+ * receive: EXFULL if another writer has filled the pipe meanwhile. */
 static ssize_t to_pipe(const void *arg, size_t n)
 {
 	const struct job *j = arg;
+	struct pollfd p = { .fd = j->other, .events = POLLOUT };
 	size_t most = pipe_takes(j->other);
 
+	if (!real()->poll(&p, 1, 0)) {
+		errno = EXFULL;
+		return -1;
+	}
 	return real()->write(j->other, j->buf, n < most ? n : most);
 }
 
 static ssize_t ring_to_pipe(const struct job *j)
 {
-	if (!await_pipe(j, POLLOUT)) /* first, as the kernel does */
-		return -1;
-	return stream_hand(j->ch, j->fd, j->buf, j->len < PIECE ? j->len : PIECE, to_pipe,
-			   j);
+	size_t len = j->len < PIECE ? j->len : PIECE;
+	ssize_t n;
+
+	do {
+		if (!await_pipe(j, POLLOUT)) /* first, as the kernel does */
+			return -1;
+		n = stream_hand(j->ch, j->fd, j->buf, len, to_pipe, j);
+	} while (n < 0 && errno == EXFULL);
+	return n;
 }
 
 /* pipe_to_ring sends from a pipe. Bytes read cannot be put back, so a call that does not
