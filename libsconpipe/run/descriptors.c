@@ -22,12 +22,15 @@ static bool same(const struct entry *a, const struct entry *b)
 }
 
 /* duplicate returns another descriptor of a moved connection, or -1. */
-static int duplicate(const struct entry *e)
+static int duplicate(struct entry *e)
 {
-	int fd = e->kind == ATTACHED && e->channel->fds > 1 ? entry_limit() - 1 : -1;
+	struct channel *ch = entry_channel(e);
+	int fd = ch && ch->fds > 1 ? entry_limit() - 1 : -1;
 
 	while (fd >= 0 && !same(e, entry_get(fd)))
 		fd--;
+	if (ch)
+		channel_put(ch);
 	return fd;
 }
 
