@@ -60,10 +60,13 @@ type Command struct {
 const most = 128
 
 // Do sends commands; the kernel carries them out in their order, those after a refused one
-// included. It returns the first error.
+// included. It returns the first error. A transaction, which begins with a Frame, is one datagram.
 func (c *Commands) Do(commands ...Command) (err error) {
 	for len(commands) > 0 {
-		part := commands[:min(most, len(commands))]
+		part := commands
+		if !part[0].Frame {
+			part = part[:min(most, len(part))]
+		}
 		commands = commands[len(part):]
 		refused, failed := c.Each(part...)
 		if failed != nil {
