@@ -21,8 +21,8 @@ import (
 // ruleset" does, or changes a part of SCON's. The functions below restore SCON's rules. A
 // table whose common part was changed is removed and made anew.
 
-// KeepRules restores missing rules of networks, the host's addresses at their bridges, and
-// forwarding.
+// KeepRules restores missing rules of networks, and the host's addresses at their bridges: the
+// kernel removes those of IPv6 with a bridge that goes down. Who ends forwarding means it.
 func (h *Host) KeepRules(networks []*cni.Conf) error {
 	h.groups.Lock()
 	defer h.groups.Unlock()
@@ -32,9 +32,6 @@ func (h *Host) KeepRules(networks []*cni.Conf) error {
 	var errs []error
 	for _, c := range networks {
 		errs = append(errs, addNetworkRules(c))
-		if c.Routed() {
-			errs = append(errs, Forward(c.Subnets()))
-		}
 		if index, err := indexOf(c.Bridge); err == nil && c.IsGateway {
 			errs = append(errs, h.rt.Do(newGateways(index, gateways(c))...))
 		}
