@@ -3,6 +3,7 @@ package rules
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -172,6 +173,7 @@ func TestElementAddedAgain(t *testing.T) {
 			f.follow()
 			for _, commands := range []string{element, again} {
 				load(t, f.ns, nft, commands)
+				time.Sleep(10 * time.Millisecond) // else the kernel still has it, and adds nothing
 				if !f.follow().Concerns(outbound(tcp, "443")) {
 					t.Errorf("%s: nothing is concerned", commands)
 				}
