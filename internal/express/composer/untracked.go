@@ -51,11 +51,12 @@ func (c *Composer) isShown(p *discover.Port, is4 bool) bool {
 
 // maySee reports whether what the rules say may let conntrack see a Conentry's packets.
 func (c *Composer) maySee(s subject, is4 bool) bool {
-	if !s.untracked || s.peer != 0 {
+	if !s.untracked {
 		return false
 	}
-	p := c.ports.Port(s.port)
-	return !s.bridged || p == nil || c.isShown(p, is4)
+	p, peer := c.ports.Port(s.port), c.ports.Port(s.peer)
+	bridged := s.bridged || p != nil && peer != nil && p.Bridge == peer.Bridge
+	return !bridged || p == nil || c.isShown(p, is4)
 }
 
 // composeUntracked places a Conentry for such a connection.
@@ -83,8 +84,8 @@ func (c *Composer) composeUntracked(s subject, tuple conntrack.Tuple, now time.T
 	return tableRefusal(err)
 }
 
-// RetireTracked removes the Conentries of connections with the outside that conntrack
-// may see now: all of them, if it takes long to find out which these are. It is called
+// RetireTracked removes the Conentries of untracked connections that conntrack may see
+// now: all of them, if it takes long to find out which these are. It is called
 // when rules, or the devices that they may name, have changed so that it may see others.
 func (c *Composer) RetireTracked(now time.Time) {
 	q := inquiry{Composer: c, change: seen{c.rules}, start: time.Now(), most: math.MaxInt}

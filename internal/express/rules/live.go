@@ -180,7 +180,7 @@ func (l *Live) Follow(foreign []nfhooks.Hook, tracked map[uint8]bool) (c *Change
 		}
 		if lost == "" {
 			l.refresh()
-			c.tracks = l.tracksOthers(before) || !c.Nothing() && len(before.early)+len(l.early) > 0
+			c.tracks = c.tracks || l.tracksOthers(before) || !c.Nothing() && len(before.early)+len(l.early) > 0
 			return c, nil
 		}
 	}

@@ -169,11 +169,10 @@ func (k *compiler) objrefMap(e nftExpr) (typ uint32, name string) {
 // dynset compiles an update of a set by packets. If it has expressions,
 // look-ups in the set judge packets as well.
 func (k *compiler) dynset(e nftExpr) {
-	const dynsetExpressions = 10
 	name := e.text(unix.NFTA_DYNSET_SET_NAME)
 	if s := k.set(name); s != nil {
 		judges := s.judges
-		for _, x := range append(expressions(e.get(dynsetExpressions)), expression(e.get(unix.NFTA_DYNSET_EXPR))) {
+		for _, x := range e.ofElements() {
 			judges = judges || x.name != "" && x.name != "counter"
 		}
 		if !s.dynamic || judges != s.judges { // its flags need not say so
@@ -186,4 +185,10 @@ func (k *compiler) dynset(e nftExpr) {
 		}
 	}
 	k.step(needing("update @"+name, "set update"))
+}
+
+// ofElements returns the expressions that elements get by which packets update a set.
+func (e *nftExpr) ofElements() []nftExpr {
+	const dynsetExpressions = 10
+	return append(expressions(e.get(dynsetExpressions)), expression(e.get(unix.NFTA_DYNSET_EXPR)))
 }

@@ -102,6 +102,8 @@ func (e *nftExpr) tracks() bool {
 	switch e.name {
 	case "ct", "nat", "masq", "redir", "connlimit", "flow_offload", "synproxy":
 		return true
+	case "dynset": // what new elements have
+		return slices.ContainsFunc(e.ofElements(), func(x nftExpr) bool { return x.tracks() })
 	case "match":
 		return slices.Contains(trackingMatches, e.text(unix.NFTA_MATCH_NAME))
 	case "target":

@@ -421,6 +421,9 @@ func (t *table) track(by int) {
 		return
 	}
 	for _, f := range familiesOf(t.key.family) {
+		if t.tx != nil && t.trackers[f] == 0 {
+			t.tx.tracked = true
+		}
 		t.trackers[f] += by
 	}
 	if by < 0 {

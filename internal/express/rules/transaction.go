@@ -16,6 +16,7 @@ type transaction struct {
 	sets   map[place]*set // a copy as it was before, nil for none
 
 	untracked  [2]bool // families of which a rule is gone that may have had conntrack track
+	tracked    bool    // a family has got its first such rule
 	translated [2]bool // and a chain of type nat
 	translate  [2]int  // how many of these chains there were
 
@@ -223,6 +224,7 @@ func (n *nftables) end() *Change {
 		c.why = n.doubtful
 		return c
 	}
+	c.tracks = tx.tracked
 	for f, had := range tx.untracked {
 		if had && n.trackers[f] == 0 {
 			c.why = "perhaps no rule has conntrack track packets any more"

@@ -78,7 +78,9 @@ func TestMayTrack(t *testing.T) {
 		want                 bool
 	}{
 		{"a rule", forward, "add rule inet t f ip daddr 203.0.113.1 drop", false},
-		{"a chain of type nat in a family with tables", forward, "table inet n { chain g { type nat hook postrouting priority 100; masquerade; }; }", false},
+		{"the first rule that has conntrack track", forward, "table inet n { chain g { type nat hook postrouting priority 100; masquerade; }; }", true},
+		{"another one", forward + "add rule inet t f ct state invalid drop\n", "table inet n { chain g { type nat hook postrouting priority 100; masquerade; }; }", false},
+		{"the first one, by what elements have", forward + "add set inet t s { type ipv4_addr; size 100; flags dynamic; }\n", "add rule inet t f ip saddr 10.9.9.9 add @s { ip saddr ct count over 9 } drop", true},
 		{"a family's first table", "table ip t { chain f { }; }", "add table ip6 u", true},
 		{"a notrack rule that comes", forward, silence, true},
 		{"a notrack rule that goes", silence, "flush chain inet t q", true},
