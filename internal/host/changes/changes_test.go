@@ -1,7 +1,6 @@
 package changes
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -519,36 +518,6 @@ func TestSlowReceiverFindsOverrun(t *testing.T) {
 	}
 	if e := w.next(); e.Kind != Overrun || !e.Stale || !e.Topology {
 		t.Errorf("notified of %+v, want an overrun", e)
-	}
-}
-
-func TestVLANs(t *testing.T) { // by message: not every kernel filters VLANs
-	k := newKnown()
-	k.devices[2] = device{name: "br0", up: true}
-	k.devices[3] = device{name: "vc", up: true}
-	k.devices[4] = device{name: "vd", up: true}
-	k.devices[5] = device{name: "br1"}
-	k.devices[6] = device{name: "ve", up: true, bridged: true}
-	k.ports[3] = port{unix.IFLA_BRPORT_STATE: 3}
-	k.ports[4] = port{unix.IFLA_BRPORT_STATE: 0}
-	for _, tc := range []struct {
-		name  string
-		index uint32
-		typ   uint16
-		stale bool
-		scope Scope
-	}{
-		{"a port's", 3, unix.RTM_NEWVLAN, true, Scope{Ports: [2]int{3}}},
-		{"a port's, removed", 3, unix.RTM_DELVLAN, true, Scope{Ports: [2]int{3}}},
-		{"those that a port begins with", 4, unix.RTM_NEWVLAN, false, Scope{Ports: [2]int{4}}},
-		{"those of one that leaves", 6, unix.RTM_DELVLAN, true, Scope{Ports: [2]int{6}}},
-		{"a bridge's", 2, unix.RTM_NEWVLAN, true, Scope{}},
-		{"those that a bridge begins with", 5, unix.RTM_NEWVLAN, false, Scope{}},
-	} {
-		m := nlmsg.Message{Type: tc.typ, Data: binary.NativeEndian.AppendUint32(make([]byte, 4), tc.index)}
-		if e, ok := k.evaluate(m); ok != tc.stale || e.Kind != Link || !e.Stale || e.Scope != tc.scope {
-			t.Errorf("%s: notified %v of %+v, want %v of %+v", tc.name, ok, e, tc.stale, tc.scope)
-		}
 	}
 }
 

@@ -15,18 +15,24 @@ import (
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
+// lookups asks for the routes of a namespace.
+func lookups(t *testing.T, ns string) (h *netlink.Handle) {
+	t.Helper()
+	var err error
+	nstest.Do(t, ns, func() { h, err = netlink.NewHandle(unix.NETLINK_ROUTE) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	return h
+}
+
 // The kernel announces that a route goes while it still counts. When decisions are
 // withdrawn the second time, it does not any more.
 func TestRemovalIsStaleAgain(t *testing.T) {
 	const removals = 200
 	w := newDevice(t)
-	var lookup *netlink.Handle
-	var err error
-	nstest.Do(t, w.ns, func() { lookup, err = netlink.NewHandle(unix.NETLINK_ROUTE) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lookup.Close()
+	lookup := lookups(t, w.ns)
 	counts := func() bool { // a blackhole's answer is EINVAL
 		_, err := lookup.RouteGet(net.IPv4(10, 9, 0, 1))
 		return errors.Is(err, unix.EINVAL)
@@ -46,6 +52,7 @@ func TestRemovalIsStaleAgain(t *testing.T) {
 	}}, roomy)
 	_, network, _ := net.ParseCIDR(netip.MustParsePrefix("10.9.0.1/32").String())
 	for range removals {
+		var err error
 		nstest.Do(t, w.ns, func() {
 			route := &netlink.Route{Dst: network, Type: unix.RTN_BLACKHOLE}
 			if err = netlink.RouteAdd(route); err == nil {
@@ -73,13 +80,7 @@ func TestAddressIsStaleAgain(t *testing.T) {
 	for _, addr := range []string{"10.2.0.9/32", "2001:db8:9::9/128"} {
 		w := newDevice(t)
 		ip, network, _ := net.ParseCIDR(addr)
-		var lookup *netlink.Handle
-		var err error
-		nstest.Do(t, w.ns, func() { lookup, err = netlink.NewHandle(unix.NETLINK_ROUTE) })
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer lookup.Close()
+		lookup := lookups(t, w.ns)
 		var calls, early, late atomic.Int32
 		again := make(chan struct{}, times)
 		w.watch(Options{OnStale: func(e Event) {
@@ -100,6 +101,7 @@ func TestAddressIsStaleAgain(t *testing.T) {
 			again <- struct{}{}
 		}}, roomy)
 		for range times {
+			var err error
 			nstest.Do(t, w.ns, func() {
 				var up0 netlink.Link
 				if up0, err = netlink.LinkByName("up0"); err != nil {
@@ -134,13 +136,7 @@ func TestDeviceIsStaleAgain(t *testing.T) {
 		"ip route add 10.9.0.0/24 nexthop via 10.2.0.7 dev up0 nexthop via 10.3.0.7 dev up1")
 	again := make(chan bool, 8)
 	var calls atomic.Int32
-	var lookup *netlink.Handle
-	var err error
-	nstest.Do(t, w.ns, func() { lookup, err = netlink.NewHandle(unix.NETLINK_ROUTE) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lookup.Close()
+	lookup := lookups(t, w.ns)
 	_, network, _ := net.ParseCIDR("10.9.0.0/24")
 	w.watch(Options{OnStale: func(e Event) {
 		if e.Kind != Link || !strings.HasPrefix(e.Reason, "device up1: up") || calls.Add(1)%2 != 0 {
