@@ -55,7 +55,7 @@ func (c *Composer) maySee(s subject, is4 bool) bool {
 		return false
 	}
 	p, peer := c.ports.Port(s.port), c.ports.Port(s.peer)
-	bridged := s.bridged || p != nil && peer != nil && p.Bridge == peer.Bridge
+	bridged := s.bridged || p != nil && peer != nil && p.Bridge.Index != 0 && p.Bridge.Index == peer.Bridge.Index
 	return !bridged || p == nil || c.isShown(p, is4)
 }
 
