@@ -322,7 +322,7 @@ func TestPortOfEndedProgram(t *testing.T) {
 		return nil
 	})
 	if out := nstest.Run(t, w.host, "ss --tcp --all --numeric"); !strings.Contains(out, "TIME-WAIT") {
-		t.Skipf("no connection lingers: %s", out)
+		t.Fatalf("no connection lingers: %s", out)
 	}
 	w.serve(w.run(netID, "aaaaaaaaaaaaaaaaaaaa", "172.30.0.2", tcp("", 8080, 80)), "web")
 	w.reaches(w.outside, "192.0.2.2:8080", "web")
