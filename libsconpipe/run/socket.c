@@ -142,12 +142,16 @@ void socket_push(int fd)
 void socket_widen(int fd)
 {
 	socklen_t len = sizeof(int);
-	int now = 0;
+	int now = 0, locks = 0, others;
 	char any;
 
 	if (real()->getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &now, &len) < 0 || now != 1)
 		return; /* the program's */
+	real()->getsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &locks, &len);
+	others = locks & ~RCVBUF_LOCK;
+	real()->setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &others, sizeof(others));
 	enlarge(fd, WIDE);
+	real()->setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &locks, sizeof(locks));
 	real()->recv(fd, &any, 1, MSG_PEEK | MSG_DONTWAIT); /* sends the window */
 }
 

@@ -26,7 +26,8 @@ int64_t socket_timeout(int fd, int option);
 void socket_push(int fd);
 /* socket_widen has the peer send more although few bytes are unread: these keep the
  * memory of all that came with them, and the kernel might advertise no window until they
- * are read. It may report them to epoll again. */
+ * are read. It may report them to epoll again. A size that the program has set for the
+ * buffer is no bound any more, as it is none for a ring. */
 void socket_widen(int fd);
 
 /*

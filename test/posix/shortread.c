@@ -55,7 +55,7 @@ static size_t read_available(int fd, size_t size, bool slow)
 void case_shortread(void)
 {
 	struct epoll_event e = { .events = EPOLLIN | EPOLLRDHUP | EPOLLET };
-	int i, set = epoll_create1(0);
+	int i, set = epoll_create1(0), room = 20000;
 
 	for (i = 0; i < CONNECTIONS; i++) {
 		struct pair p = cold_pair(-1);
@@ -63,6 +63,8 @@ void case_shortread(void)
 		size_t got = 0, size = slow ? 65536 : 1000 + i * 3400;
 		pthread_t sender;
 
+		if (i % 2) /* the kernel does not enlarge it any more */
+			setsockopt(p.b, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room));
 		nonblock(p.b, true);
 		e.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
 		epoll_ctl(set, EPOLL_CTL_ADD, p.b, &e);
