@@ -42,17 +42,24 @@ func TestAdmit(t *testing.T) {
 // need.
 func TestAdmitSlow(t *testing.T) {
 	t.Parallel()
-	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.Admit = 1000 }})
+	const admit = 1000
+	b := scontest.NewExpress(t, scontest.Layout{Config: func(c *config.Config) { c.Admit = admit }})
 	for name, connect := range scontest.Directions {
 		for _, proto := range []string{"tcp", "udp"} {
 			t.Run(name+" "+proto, func(t *testing.T) {
 				t.Parallel()
 				c := connect(b.In(t), proto, 1)
-				for range 3 {
+				pings := 0
+				scontest.Eventually(t, "it has a Conentry", func() error {
+					pings++
 					c.MustPing(1)
 					time.Sleep(time.Second)
+					_, err := c.Flow()
+					return err
+				})
+				if pings > admit/10 {
+					t.Errorf("after %d messages", pings)
 				}
-				c.MustFlow()
 			})
 		}
 	}
