@@ -83,7 +83,7 @@ var (
 	literalOrNumber = regexp.MustCompile(`\d+\.\d+\.\d+\.\d+|\.\.\.|[█░]+|\d+(?:[.,]\d+)*|\s+`)
 	zero            = regexp.MustCompile(`^[0.,]+$`)
 	progress        = regexp.MustCompile(`(?m)^ *\d+ %  .*\n`) // of cli.Progress
-	wholeNumber     = `(\d+(?:[.,]\d+)*)`
+	wholeNumber     = `(\d+(?:[.,]\d+)*|-\d+\.\d+)`            // what was measured may be below 0
 )
 
 // match says how what a command printed differs from what the document shows, "" if not.
@@ -144,6 +144,8 @@ func TestMatch(t *testing.T) {
 		{"express 12 of 1,300 packets, lost 0", "express   7 of 9 packets, lost 0", true},
 		{"express 12 of 1,300 packets, lost 0", "express 7 of 9 packets, lost 1", false},
 		{"express 12", "express 0", false},
+		{"adds 0.54 us", "adds -0.66 us", true},
+		{"lost 3", "lost -3", false},
 		{"docker0 172.17.0.2:41000", "docker0 172.17.0.2:55", true},
 		{"docker0 172.17.0.2:41000", "docker0 172.17.0.3:55", false},
 		{"docker0", "docker1", false},
