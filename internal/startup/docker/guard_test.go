@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -52,14 +53,20 @@ func TestGuard(t *testing.T) {
 	}
 	check := func() {
 		t.Helper()
-		w.reaches(w.outside, "192.0.2.2:8080", "web")
-		w.reaches(w.host, "127.0.0.1:8080", "web")
-		w.reaches(other, "192.0.2.2:8080", "web")
-		w.reaches(other, "172.30.0.2:80", "")
-		w.reaches(other, "172.28.0.2:80", "")
-		w.reaches(w.outside, "172.30.0.2:80", "")
-		w.reaches(web, "127.0.0.1:80", "")
-		w.reaches(other, "127.0.0.1:80", "")
+		var all sync.WaitGroup // what is not reached takes a second
+		for _, c := range []struct{ ns, addr, want string }{
+			{w.outside, "192.0.2.2:8080", "web"},
+			{w.host, "127.0.0.1:8080", "web"},
+			{other, "192.0.2.2:8080", "web"},
+			{other, "172.30.0.2:80", ""},
+			{other, "172.28.0.2:80", ""},
+			{w.outside, "172.30.0.2:80", ""},
+			{web, "127.0.0.1:80", ""},
+			{other, "127.0.0.1:80", ""},
+		} {
+			all.Go(func() { w.reaches(c.ns, c.addr, c.want) })
+		}
+		all.Wait()
 		if got := w.localnet(netID) + w.localnet(otherID) + w.localnet(internalID); got != "100" {
 			t.Errorf("route_localnet is %q, want 1 only where a port is published", got)
 		}
