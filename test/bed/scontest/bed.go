@@ -29,8 +29,9 @@ import (
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
-// Patience is the timeout of every wait.
-const Patience = 20 * time.Second
+// Patience is the timeout of every wait. One lock of the kernel is for the devices of all
+// namespaces: on a busy machine an end that detaches 40 programs waits for it 20 s.
+const Patience = time.Minute
 
 // Layout describes the lab and the daemon that a test needs.
 type Layout struct {

@@ -216,7 +216,7 @@ func (n *Numbers) receive(senders int) error {
 func (n *Numbers) WantAll(t *testing.T, what string) {
 	t.Helper()
 	_ = n.StopSend() // the cleanup reports the error
-	for end := time.Now().Add(time.Second); n.Arrived.Load() < n.Sent.Load() && time.Now().Before(end); {
+	for end := time.Now().Add(Patience); n.Arrived.Load() < n.Sent.Load() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	_ = n.Stop()
