@@ -20,7 +20,7 @@ func (b *bed) tenantConf(tenant string, n int, port string, more ...string) stri
 
 // reaches reports whether an address answers pings of a namespace within seconds.
 func reaches(ns, addr string, seconds int) bool {
-	return exec.Command("nsenter", "--net="+netns.Path(ns), "ping", "-n", "-q", "-c1", fmt.Sprint("-W", seconds), addr).Run() == nil
+	return exec.Command("nsenter", "--net="+netns.Path(ns), "ping", "-n", "-q", "-c1", fmt.Sprint("-w", seconds), addr).Run() == nil
 }
 
 // pings returns the number of pings that a namespace received.
