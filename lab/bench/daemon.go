@@ -22,7 +22,7 @@ import (
 // Time limits for the daemon to become active and to exit.
 const (
 	daemonStart = 30 * time.Second // several daemons may start at the same time
-	daemonStop  = 10 * time.Second
+	daemonStop  = time.Minute      // it waits for the kernel's lock of devices for each program
 )
 
 // errEnded means that the daemon exited without being stopped.
