@@ -38,8 +38,17 @@ func newSweeper() sweeper { return sweeper{due: make(chan struct{}, 1)} }
 
 // start begins a sweep, unless the last one is not finished.
 func (s *sweeper) start() {
-	if s.next == 0 && len(s.due) == 0 {
-		s.due <- struct{}{}
+	if s.next == 0 {
+		s.goOn()
+	}
+}
+
+// goOn has a piece be due. One may be: events that are taken ahead of a sweep's first piece
+// look at what is due, and begin a sweep.
+func (s *sweeper) goOn() {
+	select {
+	case s.due <- struct{}{}:
+	default:
 	}
 }
 
@@ -47,7 +56,7 @@ func (s *sweeper) start() {
 // the next one, 0 at the end.
 func (s *sweeper) piece(fn func(from uint32) (next uint32)) {
 	if s.next = fn(s.next); s.next != 0 {
-		s.due <- struct{}{}
+		s.goOn()
 	}
 }
 
