@@ -14,9 +14,12 @@ import (
 	"github.com/scon-project/scon/test/bed/scontest"
 )
 
-// fewSlots has a table that grows after every second connection, by two.
+// fewSlots has a table that grows after every second connection, by two. Connections stay,
+// however long a busy machine takes to open the others.
 func fewSlots(clsact bool) scontest.Layout {
-	return scontest.Layout{Clsact: clsact, PageSlots: 4, Config: func(c *config.Config) { c.Connections = 1 << 17 }}
+	return scontest.Layout{Clsact: clsact, PageSlots: 4, Config: func(c *config.Config) {
+		c.Connections, c.FlushIdle = 1<<17, time.Hour
+	}}
 }
 
 // pages counts the pages of the table.
