@@ -87,9 +87,10 @@ ip -6 route add default via fd00:77::9 dev eth0 table 105
 `
 
 // The default routes have two gateways each, as next-hop objects, which they name alone. IPv4
-// hashes ports, IPv6 addresses and flow labels.
+// hashes ports, IPv6 addresses and flow labels. Policy 1 would go by a packet's own hash, which it
+// has as long as any world has a rule that traces (findings/nft-trace-moves-next-hops.sh).
 const setUpSpread = `
-sysctl -q -w net.ipv4.fib_multipath_hash_policy=1 net.ipv4.nexthop_compat_mode=0
+sysctl -q -w net.ipv4.fib_multipath_hash_policy=3 net.ipv4.fib_multipath_hash_fields=0x37 net.ipv4.nexthop_compat_mode=0
 ip nexthop add id 2 via 10.77.0.2 dev eth0
 ip nexthop add id 9 via 10.77.0.9 dev eth0
 ip nexthop add id 1 group 2/9
