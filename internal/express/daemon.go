@@ -193,7 +193,7 @@ func (d *Daemon) load(pinDir string) error {
 func (d *Daemon) assemble() (err error) {
 	c := d.opts.Config
 	d.heartbeat = newHeartbeat(d.dp, d.log, d.sees)
-	d.policy, err = openPolicy(rules.Options{ExactCounters: c.ExactCounters}, d.log, d.heartbeat.beatDuring)
+	d.policy, err = openPolicy(rules.Options{ExactCounters: c.ExactCounters, Ends: d.dp.FollowsEnds() != nil}, d.log, d.heartbeat.beatDuring)
 	if err != nil {
 		return err
 	}

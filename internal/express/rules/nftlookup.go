@@ -128,7 +128,6 @@ func (k *compiler) objref(e nftExpr) {
 	case typ == ctHelper:
 		k.step(expecting(always("")))
 	case typ == ctTimeout:
-		k.timesOut = true
 		k.step(always(""))
 	case typ == secmark: // SELinux judges packets by it
 		k.step(silently(always("secmark name " + name)))

@@ -290,6 +290,9 @@ func (r *nftReader) read() error {
 	if err := r.dump(unix.NFT_MSG_GETCHAIN, tableKey{}, nil); err != nil {
 		return fmt.Errorf("read chains: %w", err)
 	}
+	if err := r.dump(unix.NFT_MSG_GETOBJ, tableKey{}, nil); err != nil {
+		return fmt.Errorf("read objects: %w", err)
+	}
 	for key, t := range r.tables {
 		if !t.kept {
 			t.skipped = true
@@ -317,14 +320,14 @@ func (r *nftReader) read() error {
 
 // countTrackers counts the rules that have conntrack track of tables that are not kept, where no
 // other table has such: it is announced then which deletion is that of the last one. In a cluster
-// the tables that are kept have some, and the others may be large.
+// the tables that are kept have some, and the others may be large. With Options.Ends all are read.
 func (r *nftReader) countTrackers() error {
 	if !r.follows {
 		return nil
 	}
 	known := r.trackers
 	for _, t := range r.tables {
-		if t.kept || !slices.ContainsFunc(familiesOf(t.key.family), func(f family) bool { return known[f] == 0 }) {
+		if t.kept || !r.opts.Ends && !slices.ContainsFunc(familiesOf(t.key.family), func(f family) bool { return known[f] == 0 }) {
 			continue
 		}
 		t.counted = true

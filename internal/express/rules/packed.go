@@ -60,7 +60,6 @@ func (t *table) follow(r *rule, expressions iter.Seq[nftExpr], comment string) {
 		r.packed = t.words.pack(r.packed, e.plain())
 	}
 	r.tracks = haveTracked(expressions)
-	t.hidesEnds = t.hidesEnds || hideEnds(expressions)
 	r.packed = slices.Clip(r.packed)
 	t.classify(r)
 	if len(t.warm) > mostWarm {

@@ -35,6 +35,8 @@ type Options struct {
 	// Drops also reads what only the first packet of a connection reaches, and
 	// what packets for this host reach. Discardable needs it.
 	Drops bool
+	// Ends has HidesEnds know of the rules of all tables, which takes longer.
+	Ends bool
 }
 
 // Rule is a rule that judges single packets.

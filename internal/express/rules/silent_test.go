@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -129,20 +130,20 @@ func TestSecurityMarks(t *testing.T) {
 	}
 }
 
-// A rule that chooses timeouts of connections is noticed, also when it is gone: connections
-// that it has met keep them.
+// A timeout policy that a rule may choose is noticed, also of a table with translation alone, and
+// when it is gone: connections that have it keep it.
 func TestTimeoutPolicies(t *testing.T) {
 	f := follow(t, nstest.New(t), Options{})
-	load(t, f.ns, nft, `table inet t {
-		ct timeout brief { protocol tcp; l3proto ip; policy = { established : 300, unack : 5 }; }
-		chain p { type filter hook prerouting priority -150; ct state new accept; }
-	}`)
+	load(t, f.ns, nft, "table ip t {\nchain p { type nat hook prerouting priority -100; }\n}")
 	if f.follow(); f.TimesOut() {
-		t.Error("no rule chooses timeouts yet")
+		t.Error("there is no policy yet")
 	}
-	nstest.Run(t, f.ns, "nft insert rule inet t p ip protocol tcp ct timeout set brief")
+	load(t, f.ns, nft, "table ip t {\nct timeout brief { protocol tcp; policy = { established : 300, unack : 5 }; }\n}")
 	if f.follow(); !f.TimesOut() {
-		t.Error("a rule is not noticed")
+		t.Error("one that comes is not noticed")
+	}
+	if all := follow(t, f.ns, Options{}); !all.TimesOut() {
+		t.Error("one that is there is not noticed")
 	}
 	nstest.Run(t, f.ns, "nft flush ruleset")
 	f.Lost("test")
@@ -155,6 +156,26 @@ func TestTimeoutPolicies(t *testing.T) {
 	}
 	if copy(info[28:], "brief"); !timesOut(info) {
 		t.Error("-j CT --timeout brief: none")
+	}
+}
+
+// A rule by which conntrack does not announce ends is noticed, also in a table with translation
+// alone, which is not kept.
+func TestHiddenEnds(t *testing.T) {
+	for _, kind := range []string{"nat", "filter"} {
+		chain := fmt.Sprintf("table ip t {\nchain p { type %s hook prerouting priority -100; }\n}\n", kind)
+		f := follow(t, nstest.New(t), Options{Ends: true})
+		load(t, f.ns, nft, chain)
+		if f.follow(); f.HidesEnds() {
+			t.Errorf("%s: there is no rule yet", kind)
+		}
+		load(t, f.ns, nft, "add rule ip t p ct event set new")
+		if f.follow(); !f.HidesEnds() {
+			t.Errorf("%s: one that comes is not noticed", kind)
+		}
+		if all := follow(t, f.ns, Options{Ends: true}); !all.HidesEnds() {
+			t.Errorf("%s: one that is there is not noticed", kind)
+		}
 	}
 }
 

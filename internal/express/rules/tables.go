@@ -18,8 +18,8 @@ type nftables struct {
 	translate  [2]int // how many chains of type nat there are, by family
 	trackers   [2]int // rules that have conntrack track, of the tables that are kept or counted, by family
 	generation uint32
-	hidesEnds  bool // a rule of the tables that are kept did since they were read
-	timesOut   bool // the same
+	hidesEnds  bool // a rule did since they were read: see Options.Ends
+	timesOut   bool // there was a timeout policy since
 	rules      int  // of the tables that are kept
 	elements   int  // of their sets
 
@@ -245,13 +245,14 @@ func (n *nftables) removeBase(b *base) {
 }
 
 // changeObject takes a change of a named object. Those with a state of their own
-// judge packets, whatever they are set to.
+// judge packets, whatever they are set to. A rule of a table that is not kept may use one.
 func (t *table) changeObject(a attrs) {
-	const objType = 3                                   // NFTA_OBJ_TYPE
-	const counter, quota, limit, connlimit = 1, 2, 4, 5 // NFT_OBJECT_*
-	switch a.number(objType) {
+	const objType = 3                                                 // NFTA_OBJ_TYPE
+	const counter, quota, limit, connlimit, ctTimeout = 1, 2, 4, 5, 7 // NFT_OBJECT_*
+	switch typ := a.number(objType); typ {
 	case counter, quota, limit, connlimit:
 	default:
+		t.timesOut = t.timesOut || typ == ctTimeout
 		t.everything("an object of " + t.key.String() + " changed")
 	}
 }
@@ -292,6 +293,8 @@ func (b *base) sameButEnd(o *base) bool {
 
 // newRule takes a rule.
 func (t *table) newRule(flags uint16, a attrs) {
+	list := expressionList(a.get(unix.NFTA_RULE_EXPRESSIONS))
+	t.hidesEnds = t.hidesEnds || t.follows && hideEnds(list)
 	if !t.kept {
 		t.skipped = true
 		t.countSkipped(a, 1)
@@ -308,7 +311,6 @@ func (t *table) newRule(flags uint16, a attrs) {
 	}
 	r := &rule{chain: c, handle: a.handle(unix.NFTA_RULE_HANDLE)}
 	comment := udataComment(a.get(unix.NFTA_RULE_USERDATA))
-	list := expressionList(a.get(unix.NFTA_RULE_EXPRESSIONS))
 	if !t.follows {
 		t.compile(r, list, comment)
 		c.all = append(c.all, r)
