@@ -104,6 +104,12 @@ func TestDelegateWithoutGateway(t *testing.T) {
 			t.Errorf("%s, no address: a device is left: %s", kind, out)
 		}
 	}
+	both := nstest.New(t) // a subnet of two addresses: the host has the other one
+	pair := static(cni.PtP, `"addresses": [{"address": "10.88.0.5/31"}]`)
+	if out := b.want(b.cni("ADD", "f", netns.Path(both), pair)); !strings.Contains(out, `"gateway":"10.88.0.4"`) {
+		t.Errorf("a subnet of two addresses: %s", out)
+	}
+	b.want(b.cni("DEL", "f", netns.Path(both), pair))
 	onLink := strings.Replace(static(cni.Veth, `"addresses": [{"address": "10.88.0.5/24"}], "routes": [{"dst": "10.9.0.0/16"}]`), `"isGateway": true`, `"isGateway": false`, 1)
 	pod := nstest.New(t)
 	b.want(b.cni("ADD", "e", netns.Path(pod), onLink))

@@ -66,6 +66,9 @@ func (d *addition) leaseOfDelegate() error {
 		l := ipam.Lease{Address: netip.PrefixFrom(addr.Unmap(), bits), Gateway: gw.Unmap()}
 		if d.conf.Routed() && !l.Gateway.IsValid() { // the host is it, at the address that plugin bridge takes
 			l.Gateway = l.Address.Masked().Addr().Next()
+			if addr := l.Address.Addr(); l.Gateway == addr { // of a /31 or /127
+				l.Gateway = addr.Prev()
+			}
 		}
 		d.r.Leases = append(d.r.Leases, l)
 	}
