@@ -112,15 +112,26 @@ func (s *networks) close() error {
 // its containers, leases in progress under an earlier configuration, and those of
 // other networks with overlapping ranges. The caller holds mu.
 func (s *networks) spaceOf(c *cni.Conf) *ipam.Space {
-	if old := s.of[c.Name]; old != nil && old.space != nil {
-		return old.space.With(c.Sets)
+	var space *ipam.Space
+	old := s.of[c.Name]
+	known := old != nil && old.space != nil
+	if known {
+		space = old.space.With(c.Sets)
 	}
-	space := ipam.New(c.Sets, s.cooldown)
-	for _, other := range s.of {
-		if other.space != nil && overlap(c, other.conf) {
+	for name, other := range s.of {
+		switch {
+		case name == c.Name || other.space == nil || !overlap(c, other.conf):
+		case space == nil:
 			space = other.space.With(c.Sets)
-			break
+		default: // these two may be no neighbours
+			space.Beside(other.space)
 		}
+	}
+	if known {
+		return space
+	}
+	if space == nil {
+		space = ipam.New(c.Sets, s.cooldown)
 	}
 	for _, r := range s.records.all() {
 		switch {

@@ -44,14 +44,17 @@ type Space struct {
 	*leased
 }
 
-// leased is the state common to the spaces of one network, with their lock.
+// mu is the lock of all spaces: some look into others.
+var mu sync.Mutex
+
+// leased is the state common to the spaces of one network.
 type leased struct {
 	cooldown time.Duration
 
-	mu      sync.Mutex
 	taken   map[netip.Addr]bool
 	cooling []cooling // oldest first
 	cools   map[netip.Addr]bool
+	beside  []*leased
 }
 
 // cooling is a recently released address.
@@ -70,6 +73,20 @@ func New(sets []Set, cooldown time.Duration) *Space {
 // a network whose configuration has changed.
 func (s *Space) With(sets []Set) *Space { return newSpace(sets, s.leased) }
 
+// Beside has two spaces lease no address that the other one has leased.
+func (s *Space) Beside(other *Space) {
+	mu.Lock()
+	defer mu.Unlock()
+	if s.leased != other.leased && !slices.Contains(s.beside, other.leased) {
+		s.beside, other.beside = append(s.beside, other.leased), append(other.beside, s.leased)
+	}
+}
+
+// isTaken reports whether an address is leased, here or beside.
+func (l *leased) isTaken(addr netip.Addr) bool {
+	return l.taken[addr] || slices.ContainsFunc(l.beside, func(other *leased) bool { return other.taken[addr] })
+}
+
 func newSpace(sets []Set, l *leased) *Space {
 	s := &Space{sets: sets, leased: l}
 	for _, set := range sets {
@@ -80,8 +97,8 @@ func newSpace(sets []Set, l *leased) *Space {
 
 // Allocate leases one address of each set, or none.
 func (s *Space) Allocate(now time.Time) (leases []Lease, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	mu.Lock()
+	defer mu.Unlock()
 	for len(s.cooling) > 0 && !s.cooling[0].until.After(now) {
 		s.endCooling(0)
 	}
@@ -130,7 +147,7 @@ func (s *Space) find(set int) (Lease, bool) {
 	for round := 0; round <= len(ranges); round++ {
 		r := ranges[at]
 		for ; r.holds(addr); addr = addr.Next() {
-			if !s.taken[addr] && !s.cools[addr] && addr != r.Gateway {
+			if !s.isTaken(addr) && !s.cools[addr] && addr != r.Gateway {
 				return r.lease(addr), true
 			}
 		}
@@ -145,7 +162,7 @@ func (s *Space) find(set int) (Lease, bool) {
 func (s *Space) coolest(set int) (int, Lease) {
 	for i, c := range s.cooling {
 		for _, r := range s.sets[set] {
-			if r.holds(c.addr) && !s.taken[c.addr] && c.addr != r.Gateway {
+			if r.holds(c.addr) && !s.isTaken(c.addr) && c.addr != r.Gateway {
 				return i, r.lease(c.addr)
 			}
 		}
@@ -156,8 +173,8 @@ func (s *Space) coolest(set int) (int, Lease) {
 // Reserve marks addresses as leased; one outside the ranges has no effect on this
 // space.
 func (s *Space) Reserve(leases []Lease) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	mu.Lock()
+	defer mu.Unlock()
 	for _, l := range leases {
 		s.taken[l.Address.Addr()] = true
 	}
@@ -165,8 +182,8 @@ func (s *Space) Reserve(leases []Lease) {
 
 // Release returns addresses, which then cool down.
 func (s *Space) Release(leases []Lease, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	mu.Lock()
+	defer mu.Unlock()
 	for _, l := range leases {
 		addr := l.Address.Addr()
 		if !s.taken[addr] {
@@ -189,15 +206,15 @@ func (s *Space) Holds(l Lease) bool {
 
 // Taken returns the number of leased addresses.
 func (s *Space) Taken() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	mu.Lock()
+	defer mu.Unlock()
 	return len(s.taken)
 }
 
 // Full reports whether Allocate would fail.
 func (s *Space) Full() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	mu.Lock()
+	defer mu.Unlock()
 	for set := range s.sets {
 		if _, ok := s.find(set); ok {
 			continue

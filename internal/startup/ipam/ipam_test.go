@@ -52,6 +52,28 @@ func TestAllocateCyclically(t *testing.T) {
 	}
 }
 
+// Two spaces side by side lease no address twice, whichever is released, and stay apart otherwise.
+func TestBeside(t *testing.T) {
+	now := time.Now()
+	a, b := space(t, 0, RangeConf{Subnet: "10.0.0.0/29"}), space(t, 0, RangeConf{Subnet: "10.0.0.0/29"})
+	both := addresses(t, a, now, 1)[0] + " " + addresses(t, b, now, 1)[0]
+	if both != "10.0.0.2/29 10.0.0.2/29" {
+		t.Errorf("alone they lease %s", both)
+	}
+	a.Beside(b)
+	got := strings.Join(append(addresses(t, a, now, 2), addresses(t, b, now, 2)...), " ")
+	if want := "10.0.0.3/29 10.0.0.4/29 10.0.0.5/29 10.0.0.6/29"; got != want {
+		t.Errorf("leased %s, want %s", got, want)
+	}
+	if !a.Full() || !b.Full() {
+		t.Error("an address is free")
+	}
+	a.Release([]Lease{{Address: netip.MustParsePrefix("10.0.0.2/29")}, {Address: netip.MustParsePrefix("10.0.0.3/29")}}, now)
+	if got := addresses(t, b, now, 1)[0]; got != "10.0.0.3/29" {
+		t.Errorf("leased %s, want the one that nobody has", got)
+	}
+}
+
 func TestCooldown(t *testing.T) {
 	now := time.Now()
 	s := space(t, time.Minute, RangeConf{Subnet: "10.0.0.0/29"}) // five addresses
