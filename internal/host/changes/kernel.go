@@ -35,6 +35,7 @@ type kernel struct {
 	state *known
 	later *settled   // nil if nobody asks for stale changes
 	lives *lifetimes // nil also on a kernel without IPv6
+	macs  *macvlans
 }
 
 func openKernel(out *output, l limits) (_ source, err error) {
@@ -43,6 +44,9 @@ func openKernel(out *output, l limits) (_ source, err error) {
 		e, ok := k.state.evaluate(m)
 		if ok && e.early && k.later != nil {
 			k.later.add(e)
+		}
+		if k.macs != nil && (m.Type == unix.RTM_NEWLINK || m.Type == unix.RTM_DELLINK) {
+			k.macs.note(int32(e.Ifindex), k.state.devices[int32(e.Ifindex)])
 		}
 		if k.lives != nil && (m.Type == unix.RTM_NEWROUTE || m.Type == unix.RTM_NEWADDR) && len(m.Data) > 0 && m.Data[0] == unix.AF_INET6 {
 			k.lives.note(m)
@@ -70,6 +74,9 @@ func openKernel(out *output, l limits) (_ source, err error) {
 		if k.lives, err = openLifetimes(out); err != nil {
 			return nil, err
 		}
+		if k.macs, err = openMacvlans(out); err != nil {
+			return nil, err
+		}
 	}
 	// The socket listens before the state is read, so no change is missed.
 	if err := k.read(); err != nil {
@@ -83,6 +90,11 @@ func (k *kernel) read() (err error) {
 	if k.state, err = readKnown(k.ask); err == nil && k.lives != nil {
 		err = k.lives.list(0, k.lives.note)
 	}
+	if err == nil && k.macs != nil {
+		for index, d := range k.state.devices {
+			k.macs.note(index, d)
+		}
+	}
 	return err
 }
 
@@ -93,6 +105,9 @@ func (k *kernel) Close() error {
 	}
 	if k.lives != nil {
 		errs = append(errs, k.lives.close())
+	}
+	if k.macs != nil {
+		errs = append(errs, k.macs.close())
 	}
 	if k.Socket != nil {
 		errs = append(errs, k.Socket.Close())

@@ -27,6 +27,7 @@ type device struct {
 	settings  string // of a tunnel, a netkit pair or a bridge, or of what takes
 	tunnel    bool   // it takes packets out of others
 	takes     bool   // it takes packets from the device that it is on, up or not
+	macvlan   bool   // it may begin to
 	peer      uint32 // ifindex of a veth's other end, or of the lower device
 	peerNSID  uint32 // ID of its namespace
 }
@@ -235,6 +236,7 @@ func (d *device) parseSettings(info []byte) {
 	case "netkit":
 		d.settings = settings
 	case "macvlan", "macvtap":
+		d.macvlan = true
 		const mode, passthru, source = 1, 8, 16 // IFLA_MACVLAN_MODE, MACVLAN_MODE_*
 		for typ, data := range nlmsg.Attributes([]byte(settings)) {
 			if typ == mode && native32(data)&(passthru|source) != 0 {

@@ -159,3 +159,24 @@ func TestVLANs(t *testing.T) { // by message: not every kernel filters VLANs
 		}
 	}
 }
+
+// Settings of a macvlan that is down, by which it takes packets of the device that it is on, are
+// announced by nobody.
+func TestMacvlanThatIsDown(t *testing.T) {
+	t.Parallel()
+	for name, settings := range map[string]string{
+		"its mode": "mode source", "an address": "macaddr add 02:00:00:00:00:05", "for it alone": "nodst",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newDevice(t)
+			mode := map[bool]string{true: "bridge", false: "source"}[name == "its mode"]
+			w.run("ip link add mv0 link up0 type macvlan mode " + mode)
+			w.watch(Options{OnStale: func(Event) {}}, roomy)
+			w.run("ip link set mv0 type macvlan " + settings)
+			if e := w.next(); e.Reason != "settings of mv0" || !e.Stale {
+				t.Errorf("notified of %+v", e)
+			}
+		})
+	}
+}
