@@ -77,13 +77,13 @@ func readExits(sock *nlmsg.Requests) (found exits, idle time.Duration, err error
 	}
 	for index := range found {
 		if labels {
-			found[index] |= spread
+			found[index] |= judging
 		}
 	}
 	return found, hops.idle(), nil
 }
 
-// readLabels reports whether a routing rule of IPv6 chooses by the flow label, which the
+// readLabels reports whether a routing rule of IPv6 chooses by the flow label, which either
 // sender of a connection's packets may change (Linux 6.14, net/ipv6/fib6_rules.c).
 func readLabels(sock *nlmsg.Requests) (is bool, err error) {
 	const sizeofRuleHeader, flowLabel = 12, 26 // struct fib_rule_hdr, FRA_FLOWLABEL

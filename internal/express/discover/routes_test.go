@@ -62,7 +62,7 @@ func TestReadExits(t *testing.T) {
 		return
 	}
 	for index := range want {
-		want[index] |= spread
+		want[index] |= judging
 	}
 	if got := readExitsIn(t, ns); !maps.Equal(got, want) {
 		t.Errorf("with a rule about flow labels: got %v, want %v", got, want)
@@ -177,6 +177,17 @@ func TestRouteWithProgram(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})
+	}
+}
+
+// A routing rule about flow labels judges every packet, of either direction: nothing goes express.
+func TestRuleAboutLabels(t *testing.T) {
+	d := newDevice(t)
+	if !addLabelRule(t, d.ns) {
+		t.Skip("this kernel has no rules about flow labels (Linux 6.14)")
+	}
+	if got, want := names(d.scan(Options{})), "bridge br0; skipped up0: "+judgedRoute+"; skipped vc: "+judgedRoute; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 

@@ -190,7 +190,7 @@ func whyNoPort(l netlink.Link) string {
 }
 
 // judgedRoute is why nothing goes express by a device with such a route.
-const judgedRoute = "a route that leads there has a BPF program or IOAM (encap), which must see every packet"
+const judgedRoute = "a route that leads there has a BPF program or IOAM (encap), or a routing rule chooses by the flow label: each packet must be seen"
 
 // findBridged finds the uplinks among the ports of containers' bridges.
 func (s *scan) findBridged() {
