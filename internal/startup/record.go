@@ -1,6 +1,7 @@
 package startup
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -179,6 +180,9 @@ func (h home) write(stateDir string) error {
 	b, err := json.Marshal(h)
 	if err != nil {
 		return err
+	}
+	if there, err := os.ReadFile(homeFile(stateDir)); err == nil && bytes.Equal(there, b) {
+		return nil // the disk may be full
 	}
 	return writeFile(homeFile(stateDir), b)
 }

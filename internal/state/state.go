@@ -104,17 +104,23 @@ func Read(dir string) (State, error) {
 	return s, nil
 }
 
-// Write writes the State of dir atomically.
+// Write writes the State of dir atomically, or into the file of an earlier one if the disk is
+// full.
 func (s State) Write(dir string) error {
 	content, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
+	content = append(content, '\n')
 	draft := file(dir) + ".new"
-	if err := os.WriteFile(draft, append(content, '\n'), 0o600); err != nil {
-		return fmt.Errorf("write state: %w", err)
+	if err = os.WriteFile(draft, content, 0o600); err == nil {
+		err = os.Rename(draft, file(dir))
 	}
-	if err := os.Rename(draft, file(dir)); err != nil {
+	if errors.Is(err, unix.ENOSPC) {
+		_ = os.Remove(draft)
+		err = os.WriteFile(file(dir), content, 0o600)
+	}
+	if err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
 	return nil
