@@ -41,8 +41,8 @@ func (a *Agent) add(pid int, at cni.Attachment, c *cni.Conf, bundle string) (_ *
 	r := newRecord(at, c)
 	r.Bundle = bundle
 	defer a.records.lock(r.key)()
-	if a.records.get(r.key) != nil {
-		return nil, fmt.Errorf("container %s already has device %s in network %q", at.ContainerID, at.IfName, c.Name)
+	if err := a.removeHalf(r); err != nil {
+		return nil, err
 	}
 	ns, err := netns.Open(seenBy(pid, at.Netns))
 	if err != nil {
@@ -72,6 +72,19 @@ func (a *Agent) add(pid int, at cni.Attachment, c *cni.Conf, bundle string) (_ *
 		a.tally.countHanded()
 	}
 	return r.Result, nil
+}
+
+// removeHalf removes what an ADD that was interrupted has left, and refuses a second ADD.
+func (a *Agent) removeHalf(r *Record) error {
+	switch half := a.records.get(r.key); {
+	case half != nil && half.unfinished():
+		return a.detach(half)
+	case half != nil:
+		return fmt.Errorf("container %s already has device %s in network %q", r.ContainerID, r.IfName, r.Network.Name)
+	case a.opts.Wait: // an agent has removed all at its start
+		return a.host.Remove(&r.Network, inPlacePrefix+r.key)
+	}
+	return nil
 }
 
 // identify notes which namespace is the container's. A DEL that was recorded without the agent

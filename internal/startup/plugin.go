@@ -2,6 +2,7 @@ package startup
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/control"
 	"github.com/scon-project/scon/internal/state"
 )
 
@@ -52,17 +54,32 @@ func seenBy(pid int, path string) string {
 
 // Alone answers a CNI request in this process (`scon cni`), when no agent does. DEL is
 // recorded for the agent and succeeds; ADD makes the device in place or is refused,
-// as agentDown of the configuration says.
-func Alone(r cni.Request) (document []byte, failed bool) { return cni.Answer(r, alone{}) }
+// as agentDown of the configuration says. If an agent answers meanwhile, which was started after
+// another's death, its answer is returned.
+func Alone(r cni.Request) (document []byte, failed bool) {
+	p := &alone{request: r}
+	if document, failed = cni.Answer(r, p); p.forwarded {
+		return p.document, p.failed
+	}
+	return document, failed
+}
 
-type alone struct{}
+// errForwarded says that an agent has answered.
+var errForwarded = errors.New("an agent answers")
+
+type alone struct {
+	request   cni.Request
+	forwarded bool // the agent's answer:
+	document  []byte
+	failed    bool
+}
 
 // withoutPool configures an agent in a process that soon ends.
 var withoutPool = config.Startup{Limits: config.Limits{Timeout: time.Minute}}
 
 // with calls do with a temporary agent for the state directory of the
 // configuration's socket, in the namespace of the latest agent.
-func (alone) with(c *cni.Conf, do func(*Agent) error) error {
+func (p *alone) with(c *cni.Conf, do func(*Agent) error) error {
 	dir := stateDirOf(socketOf(c))
 	h, err := readHome(dir)
 	if err != nil {
@@ -76,17 +93,28 @@ func (alone) with(c *cni.Conf, do func(*Agent) error) error {
 		if h.Inode != 0 && here != h.Inode {
 			return fmt.Errorf("no agent answers at %s, and its network namespace is another one: start the agent", socketOf(c))
 		}
-		a, err := New(Options{
-			Config: withoutPool, StateDir: dir, Netns: h.Netns, Wait: true,
-			Logger: slog.New(slog.DiscardHandler),
-		})
-		if errors.Is(err, ErrBusy) {
-			return fmt.Errorf("the agent at %s runs but does not answer: %w", socketOf(c), err)
+		ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
+		defer cancel()
+		for {
+			a, err := New(Options{
+				Config: withoutPool, StateDir: dir, Netns: h.Netns, Wait: true,
+				Logger: slog.New(slog.DiscardHandler),
+			})
+			if err == nil {
+				return errors.Join(do(a), a.Close())
+			}
+			if !errors.Is(err, ErrBusy) {
+				return err
+			}
+			var deaf error
+			if p.document, p.failed, deaf = control.Forward(ctx, socketOf(c), p.request); deaf == nil {
+				p.forwarded = true
+				return errForwarded
+			}
+			if ctx.Err() != nil {
+				return fmt.Errorf("the agent at %s runs but does not answer: %w", socketOf(c), err)
+			}
 		}
-		if err != nil {
-			return err
-		}
-		return errors.Join(do(a), a.Close())
 	})
 }
 
@@ -97,7 +125,7 @@ func noAgent(c *cni.Conf) error {
 	return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("no agent answers at %s: set startup.enabled in the configuration, then start it with 'scon up'", socketOf(c)), "agentDown is \"error\"")
 }
 
-func (p alone) Add(at cni.Attachment, c *cni.Conf) (result *types100.Result, err error) {
+func (p *alone) Add(at cni.Attachment, c *cni.Conf) (result *types100.Result, err error) {
 	if c.AgentDown == cni.DownError {
 		return nil, noAgent(c)
 	}
@@ -108,22 +136,22 @@ func (p alone) Add(at cni.Attachment, c *cni.Conf) (result *types100.Result, err
 	return result, err
 }
 
-func (p alone) Del(at cni.Attachment, c *cni.Conf) error {
-	if c.AgentDown != cni.DownError && p.with(c, func(a *Agent) error { return a.Del(at, c) }) == nil {
+func (p *alone) Del(at cni.Attachment, c *cni.Conf) error {
+	if c.AgentDown != cni.DownError && (p.with(c, func(a *Agent) error { return a.Del(at, c) }) == nil || p.forwarded) {
 		return nil
 	}
 	return markDeleted(stateDirOf(socketOf(c)), keyOf(c.Name, at.ContainerID, at.IfName))
 }
 
-func (p alone) Check(at cni.Attachment, c *cni.Conf) error {
+func (p *alone) Check(at cni.Attachment, c *cni.Conf) error {
 	return p.with(c, func(a *Agent) error { return a.Check(at.Netns, at, c) })
 }
 
-func (p alone) GC(c *cni.Conf) error {
+func (p *alone) GC(c *cni.Conf) error {
 	return p.with(c, func(a *Agent) error { return a.GC(c) })
 }
 
-func (p alone) Status(c *cni.Conf) error {
+func (p *alone) Status(c *cni.Conf) error {
 	if c.AgentDown == cni.DownError {
 		return noAgent(c)
 	}

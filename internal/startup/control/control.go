@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/scon-project/scon/internal/api"
+	"github.com/scon-project/scon/internal/httpconn"
 	"github.com/scon-project/scon/internal/startup/cni"
 )
 
@@ -55,7 +57,7 @@ func Handler(c api.Control, p api.Process, a Agent) http.Handler {
 	if a == nil {
 		return m
 	}
-	m.HandleFunc("/v1/cni", func(w http.ResponseWriter, r *http.Request) { handleCNI(w, r, a) })
+	m.HandleFunc(cniPath, func(w http.ResponseWriter, r *http.Request) { handleCNI(w, r, a) })
 	m.HandleFunc("/v1/oci", func(w http.ResponseWriter, r *http.Request) { handleOCI(w, r, a) })
 	m.Get(statusPath, "", func(*http.Request, string) (any, error) { return a.Startup() })
 	m.Get(stagesPath, "from", func(_ *http.Request, text string) (any, error) {
@@ -76,6 +78,7 @@ func Handler(c api.Control, p api.Process, a Agent) http.Handler {
 }
 
 const (
+	cniPath    = "/v1/cni"
 	statusPath = "/v1/startup"
 	stagesPath = "/v1/startup/stages"
 	limitsPath = "/v1/startup/limits"
@@ -108,14 +111,9 @@ func handleCNI(w http.ResponseWriter, r *http.Request, a Agent) {
 		api.Reply(w, http.StatusBadRequest, types.NewError(types.ErrIOFailure, fmt.Sprintf("read the network configuration: %v", err), ""))
 		return
 	}
-	request := cni.Request{
-		Command:     r.Header.Get("Cni-Command"),
-		ContainerID: r.Header.Get("Cni-Containerid"),
-		Netns:       r.Header.Get("Cni-Netns"),
-		IfName:      r.Header.Get("Cni-Ifname"),
-		Args:        r.Header.Get("Cni-Args"),
-		Path:        r.Header.Get("Cni-Path"),
-		Input:       input,
+	request := cni.Request{Input: input}
+	for name, value := range variables(&request) {
+		*value = r.Header.Get(name)
 	}
 	document, failed := a.CNI(api.PeerPID(r), request)
 	w.Header().Set("Content-Type", "application/json")
@@ -129,6 +127,40 @@ func handleCNI(w http.ResponseWriter, r *http.Request, a Agent) {
 		request.Command = "DEL"
 		a.CNI(api.PeerPID(r), request)
 	}
+}
+
+// variables are the headers of a plugin's environment.
+func variables(r *cni.Request) map[string]*string {
+	return map[string]*string{
+		"Cni-Command": &r.Command, "Cni-Containerid": &r.ContainerID, "Cni-Netns": &r.Netns,
+		"Cni-Ifname": &r.IfName, "Cni-Args": &r.Args, "Cni-Path": &r.Path,
+	}
+}
+
+// Forward has the agent at a socket answer a plugin's request.
+func Forward(ctx context.Context, socket string, r cni.Request) (document []byte, failed bool, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://scon"+cniPath, bytes.NewReader(r.Input))
+	if err != nil {
+		return nil, false, err
+	}
+	for name, value := range variables(&r) {
+		request.Header.Set(name, *value)
+	}
+	conn, err := httpconn.Dial(socket)
+	if err != nil {
+		return nil, false, err
+	}
+	answer, err := httpconn.Ask(conn, request)
+	if err != nil {
+		return nil, false, err
+	}
+	defer answer.Body.Close()
+	failed = answer.StatusCode == http.StatusBadRequest
+	if !failed && answer.StatusCode != http.StatusOK {
+		return nil, false, fmt.Errorf("the agent at %s answers %s", socket, answer.Status)
+	}
+	document, err = io.ReadAll(answer.Body)
+	return document, failed, err
 }
 
 // streamTimeout is how long a client of a stream may stop reading.

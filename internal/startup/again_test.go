@@ -1,0 +1,65 @@
+package startup
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/test/bed/nstest"
+)
+
+// A client that found no agent, since that had died, asks the next one as soon as it answers.
+func TestRestartedMeanwhile(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	pod := nstest.New(t)
+	for _, verb := range []string{"ADD", "CHECK", "STATUS", "DEL"} {
+		if err := os.Rename(b.socket(), b.socket()+".aside"); err != nil { // as before the next one listens
+			t.Fatal(err)
+		}
+		cmd := exec.Command(filepath.Join(bin, "scon-cni"))
+		cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID=c", "CNI_IFNAME=eth0", "CNI_PATH="+bin, "CNI_NETNS="+netns.Path(pod))
+		cmd.Stdin = strings.NewReader(b.conf())
+		out := new(strings.Builder)
+		cmd.Stdout = out
+		nstest.Do(t, b.host, func() {
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+		})
+		eventually(t, "it has found no agent", func() bool {
+			name, _ := os.ReadFile("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/comm")
+			return string(name) == "scon\n"
+		})
+		if err := os.Rename(b.socket()+".aside", b.socket()); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s: %v: %s", verb, err, out)
+		}
+	}
+	b.wantWhole(b.conf())
+}
+
+// The same with an agent that dies at a step of the ADD: the next one has removed what it left.
+func TestKilledAndRestarted(t *testing.T) {
+	for _, at := range []string{"add-leased", "add-made"} {
+		t.Run(at, func(t *testing.T) {
+			b := newBed(t)
+			b.start(faultEnv + "=" + at)
+			pod, died := nstest.New(t), b.agent
+			added := make(chan answer)
+			go func() { added <- b.cni("ADD", "c", netns.Path(pod), b.conf()) }()
+			_ = died.Wait()
+			b.start()
+			b.want(<-added)
+			b.ping(pod)
+			b.want(b.cni("DEL", "c", netns.Path(pod), b.conf()))
+			b.wantWhole(b.conf())
+		})
+	}
+}
