@@ -2,10 +2,11 @@ package docker
 
 import (
 	"encoding/binary"
-	"net"
+	"fmt"
 	"net/netip"
 	"slices"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/scon-project/scon/internal/host/nlmsg"
@@ -16,13 +17,14 @@ const (
 	nfgenmsg        = 4 // bytes of the header
 	conntrackGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
 	conntrackDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
-	tupleOrig       = 1 // CTA_TUPLE_ORIG
-	tupleIP         = 1 // CTA_TUPLE_IP
-	tupleProto      = 2 // CTA_TUPLE_PROTO
-	ipDst4          = 2 // CTA_IP_V4_DST
-	ipDst6          = 4 // CTA_IP_V6_DST
-	protoNum        = 1 // CTA_PROTO_NUM
-	protoDstPort    = 3 // CTA_PROTO_DST_PORT
+	tupleOrig       = 1  // CTA_TUPLE_ORIG
+	tupleIP         = 1  // CTA_TUPLE_IP
+	tupleProto      = 2  // CTA_TUPLE_PROTO
+	ipDst4          = 2  // CTA_IP_V4_DST
+	ipDst6          = 4  // CTA_IP_V6_DST
+	protoNum        = 1  // CTA_PROTO_NUM
+	protoDstPort    = 3  // CTA_PROTO_DST_PORT
+	zone            = 18 // CTA_ZONE
 	udp             = "\x11"
 )
 
@@ -34,7 +36,7 @@ func forgetUDP(ports []Port) error {
 	if len(ports) == 0 {
 		return nil
 	}
-	hosts, err := hostAddrs()
+	local, err := localNets()
 	if err != nil {
 		return err
 	}
@@ -52,13 +54,14 @@ func forgetUDP(ports []Port) error {
 		dst, _ := netip.AddrFromSlice(append(nlmsg.Find(ip, ipDst4), nlmsg.Find(ip, ipDst6)...))
 		published := func(p Port) bool {
 			return string(port) == string(binary.BigEndian.AppendUint16(nil, p.Port)) && (p.Host == dst ||
-				p.Host.IsUnspecified() && p.Host.Is4() == dst.Is4() && (dst.IsLoopback() || hosts[dst]))
+				p.Host.IsUnspecified() && p.Host.Is4() == dst.Is4() && slices.ContainsFunc(local, func(n netip.Prefix) bool { return n.Contains(dst) }))
 		}
 		if string(nlmsg.Find(proto, protoNum)) == udp && slices.ContainsFunc(ports, published) {
-			stale = append(stale, nlmsg.Command{
-				What: "forget a peer", Type: conntrackDelete, Allow: unix.ENOENT,
-				Data: append(m.Data[:nfgenmsg:nfgenmsg], nlmsg.Nested(tupleOrig, tuple)...),
-			})
+			data := append(m.Data[:nfgenmsg:nfgenmsg], nlmsg.Nested(tupleOrig, tuple)...)
+			if in := nlmsg.Find(m.Data[nfgenmsg:], zone); in != nil {
+				data = append(data, nlmsg.Attr(zone, in)...)
+			}
+			stale = append(stale, nlmsg.Command{What: "forget a peer", Type: conntrackDelete, Allow: unix.ENOENT, Data: data})
 		}
 	})
 	if err != nil {
@@ -72,14 +75,21 @@ func forgetUDP(ports []Port) error {
 	return c.Do(stale...)
 }
 
-// hostAddrs returns the addresses of this host's devices.
-func hostAddrs() (map[netip.Addr]bool, error) {
-	all, err := net.InterfaceAddrs()
-	hosts := make(map[netip.Addr]bool, len(all))
-	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			hosts[p.Addr()] = true
+// localNets returns the networks that are this host's own: those of its devices' addresses, and
+// those of other local routes.
+func localNets() (nets []netip.Prefix, err error) {
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL},
+		netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	if err != nil {
+		return nil, fmt.Errorf("list local routes: %w", err)
+	}
+	for _, r := range routes {
+		if r.Dst == nil {
+			continue
+		}
+		if p, err := netip.ParsePrefix(r.Dst.String()); err == nil {
+			nets = append(nets, p)
 		}
 	}
-	return hosts, err
+	return nets, nil
 }

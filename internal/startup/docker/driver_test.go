@@ -328,58 +328,6 @@ func TestPortOfEndedProgram(t *testing.T) {
 	w.reaches(w.outside, "192.0.2.2:8080", "web")
 }
 
-// A peer that sends to a UDP port all the time reaches the container that has it now, whoever had
-// it when the first packet came: nobody, or another container.
-func TestMovedUDPPort(t *testing.T) {
-	w := newWorld(t)
-	w.do(func() error { return w.driver.CreateNetwork(request(netID, "172.30.0.0/24", "172.30.0.1/24", nil)) })
-	var peer net.Conn
-	if err := netns.Do(w.outside, func() (err error) { peer, err = net.Dial("udp4", "192.0.2.2:5353"); return err }); err != nil {
-		t.Fatal(err)
-	}
-	defer peer.Close()
-	answer := make([]byte, 16)
-	ask := func() string {
-		_ = peer.SetDeadline(time.Now().Add(100 * time.Millisecond))
-		if _, err := peer.Write([]byte("?")); err != nil {
-			return ""
-		}
-		n, _ := peer.Read(answer)
-		return string(answer[:n])
-	}
-	ask()
-	for i, name := range []string{"aaaaaaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbbb"} {
-		binding := map[string]any{"Proto": unix.IPPROTO_UDP, "Port": 53, "HostPort": 5353, "HostPortEnd": 5353}
-		ns := w.run(netID, name, fmt.Sprintf("172.30.0.%d", 2+i), binding)
-		var l net.PacketConn
-		if err := netns.Do(ns, func() (err error) { l, err = net.ListenPacket("udp4", ":53"); return err }); err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		go func() {
-			for b := make([]byte, 16); ; {
-				_, from, err := l.ReadFrom(b)
-				if err != nil {
-					return
-				}
-				_, _ = l.WriteTo([]byte(name[:1]), from)
-			}
-		}()
-		for end := time.Now().Add(10 * time.Second); ask() != name[:1]; {
-			if time.Now().After(end) {
-				t.Fatalf("the peer does not reach container %s", name[:1])
-			}
-		}
-		w.do(func() error {
-			err := w.driver.Leave(&endpointRequest{NetworkID: netID, EndpointID: name})
-			return errors.Join(err, w.driver.DeleteEndpoint(&endpointRequest{NetworkID: netID, EndpointID: name}))
-		})
-		for range 3 {
-			ask()
-		}
-	}
-}
-
 // What a container asks others at a port is answered, also while the host's port of that number is
 // published for another container.
 func TestAnswersDuringPublication(t *testing.T) {
