@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/scon-project/scon/internal/host/netns"
+	"github.com/scon-project/scon/internal/startup/cni"
+	"github.com/scon-project/scon/internal/startup/devices"
 	"github.com/scon-project/scon/test/bed/nstest"
 )
 
@@ -59,4 +61,31 @@ func TestGatewayGone(t *testing.T) {
 	}
 	b.ping(pod)
 	nstest.Run(t, pod, "ping -n -q -c 1 -W 5 fd00:88::1")
+}
+
+// Where an administrator ends IPv6 at a bridge, it stays ended, and nothing is wrong.
+func TestIPv6Ended(t *testing.T) {
+	n := nstest.New(t)
+	nstest.Do(t, n, func() {
+		h, err := devices.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		c, err := cni.Parse([]byte(`{"cniVersion": "1.1.0", "name": "net", "type": "scon-cni", "bridge": "br0", "isGateway": true,
+			"ipam": {"type": "scon", "ranges": [[{"subnet": "10.88.0.0/24"}], [{"subnet": "fd00:88::/64"}]]}}`))
+		if err == nil {
+			err = h.Prepare(c)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		nstest.Run(t, n, "sysctl -qw net.ipv6.conf.br0.disable_ipv6=1\nip addr flush dev br0")
+		if err := h.KeepRules([]*cni.Conf{c}); err != nil {
+			t.Error(err)
+		}
+		if addresses := nstest.Run(t, n, "ip -o addr show dev br0"); !strings.Contains(addresses, " 10.88.0.1/24 ") || strings.Contains(addresses, "fd00") {
+			t.Errorf("addresses are %s", addresses)
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 
@@ -22,7 +23,8 @@ import (
 // table whose common part was changed is removed and made anew.
 
 // KeepRules restores missing rules of networks, and the host's addresses at their bridges: the
-// kernel removes those of IPv6 with a bridge that goes down. Who ends forwarding means it.
+// kernel removes those of IPv6 with a bridge that goes down. Who ends forwarding, or IPv6 at a
+// bridge, means it.
 func (h *Host) KeepRules(networks []*cni.Conf) error {
 	h.groups.Lock()
 	defer h.groups.Unlock()
@@ -33,7 +35,11 @@ func (h *Host) KeepRules(networks []*cni.Conf) error {
 	for _, c := range networks {
 		errs = append(errs, addNetworkRules(c))
 		if index, err := indexOf(c.Bridge); err == nil && c.IsGateway {
-			errs = append(errs, h.rt.Do(newGateways(index, gateways(c))...))
+			all := gateways(c)
+			if off, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + c.Bridge + "/disable_ipv6"); err == nil && off[0] == '1' {
+				all = slices.DeleteFunc(all, func(p netip.Prefix) bool { return p.Addr().Is6() })
+			}
+			errs = append(errs, h.rt.Do(newGateways(index, all)...))
 		}
 	}
 	return errors.Join(errs...)
