@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
 
 	"github.com/scon-project/scon/internal/config"
 	"github.com/scon-project/scon/internal/host/netns"
@@ -259,17 +260,27 @@ func (a *Agent) detach(r *Record) error {
 }
 
 // removeDevice removes an attachment's device: by its end on the host, or inside
-// the container if that still exists.
+// the container if that still exists, or where a process of it has moved the device.
 func (a *Agent) removeDevice(r *Record) error {
 	if err := a.host.Remove(&r.Network, r.Host); err != nil || devices.HasHost(r.Network.Kind) || r.Netns == "" {
 		return err
 	}
-	return ignoreGone(netns.Do(r.Netns, func() error {
+	moved := false
+	err := ignoreGone(netns.Do(r.Netns, func() error {
 		if now, err := netns.Inode(""); err != nil || r.Number != 0 && now != r.Number {
 			return err // the path now belongs to another container
 		}
+		_, gone := netlink.LinkByIndex(r.Index)
+		moved = r.Index != 0 && gone != nil
 		return devices.RemoveInside(r.Index, r.IfName)
 	}))
+	if !moved {
+		return err
+	}
+	if in, ok := a.home.marked()[r.mark()]; ok {
+		err = errors.Join(err, ignoreGone(in.remove()))
+	}
+	return err
 }
 
 // removeInside removes the device in a pooled namespace, whichever container has it.

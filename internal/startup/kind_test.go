@@ -217,3 +217,32 @@ func TestTap(t *testing.T) {
 	}
 	b.want(b.cni("DEL", "c", netns.Path(pod), b.conf(`"tap": true`)))
 }
+
+// A container's device ends with a DEL, wherever in its reach a process of it has put it: the next
+// container has the address, and of a passthru device the master.
+func TestMovedAway(t *testing.T) {
+	for name, c := range map[string]struct{ harm, mode string }{
+		"renamed":         {"ip link set eth0 down\nip link set eth0 name eth9", "bridge"},
+		"moved":           {"ip link set eth0 netns %s", "bridge"},
+		"moved, passthru": {"ip link set eth0 netns %s name eth9", "passthru"},
+		"in its place":    {"ip link set eth0 netns %s\nip link add eth0 type bridge", "passthru"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			b.port()
+			b.start()
+			pod, away, next := nstest.New(t), nstest.New(t), nstest.New(t)
+			conf := b.kindConf("macvlan", fmt.Sprintf(`"mode": %q`, c.mode))
+			b.want(b.cni("ADD", "c", netns.Path(pod), conf))
+			nstest.Run(t, pod, strings.Replace(c.harm, "%s", away, 1))
+			b.want(b.cni("DEL", "c", netns.Path(pod), conf))
+			for _, ns := range []string{pod, away} {
+				if out := nstest.Run(t, ns, "ip -br link"); strings.Contains(out, "eth") && !strings.Contains(c.harm, "bridge") || strings.Contains(out, "@if") {
+					t.Errorf("left: %s", out)
+				}
+			}
+			b.want(b.cni("ADD", "d", netns.Path(next), conf))
+			b.ping(next)
+		})
+	}
+}
