@@ -17,8 +17,9 @@ import (
 // Prefixes of device names: the host's end, and the container's end before Docker moves
 // it; each is followed by the first characters of the endpoint's ID.
 const (
-	hostPrefix  = "sdh"
-	innerPrefix = "sdc"
+	hostPrefix   = "sdh"
+	siftedPrefix = "sdi" // of those whose network reaches their published ports alone
+	innerPrefix  = "sdc"
 )
 
 // hostAlias marks the host's ends of the driver's devices.
@@ -87,7 +88,7 @@ func (d *Driver) makePair(n *Network, id string, e *Endpoint) (inner string, err
 	}
 	inner = innerPrefix + id[:maxDeviceName-len(innerPrefix)]
 	return inner, d.host.MakePort(devices.Port{
-		Bridge: n.Bridge, Host: e.Host, Inner: inner, MAC: mac, MTU: n.MTU, Alias: hostAlias, Isolated: n.Apart,
+		Bridge: n.Bridge, Host: e.Host, Inner: inner, MAC: mac, MTU: n.MTU, Alias: hostAlias, Isolated: n.Apart && n.Internal,
 	})
 }
 
@@ -105,7 +106,7 @@ func (d *Driver) removeStrays() error {
 	}
 	for _, l := range links {
 		a := l.Attrs()
-		if a.Alias != hostAlias || !strings.HasPrefix(a.Name, hostPrefix) || known[a.Name] {
+		if a.Alias != hostAlias || known[a.Name] || !strings.HasPrefix(a.Name, hostPrefix) && !strings.HasPrefix(a.Name, siftedPrefix) {
 			continue
 		}
 		if err := d.host.RemoveLink(a.Name); err != nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -211,7 +212,7 @@ func TestLife(t *testing.T) {
 func (w *world) wantNothing() {
 	w.t.Helper()
 	left := nstest.Run(w.t, w.host, "ip -o link") + nstest.Run(w.t, w.host, "nft list tables") + nstest.Run(w.t, w.host, "iptables -S")
-	for _, word := range []string{": " + hostPrefix, ": " + innerPrefix, ": " + bridgePrefix, tableName, admitChain} {
+	for _, word := range []string{": " + hostPrefix, ": " + siftedPrefix, ": " + innerPrefix, ": " + bridgePrefix, tableName, admitChain} {
 		if strings.Contains(left, word) {
 			w.t.Errorf("%s is left: %s", word, left)
 		}
@@ -271,16 +272,19 @@ func TestCutOff(t *testing.T) {
 }
 
 // Containers of a network without icc do not reach each other, whatever routes they set: neither
-// by the bridge's ports, nor by the host. They reach each other's published ports.
+// by the bridge's ports, nor by the host. They reach each other's published ports, also where
+// br_netfilter has the bridge send on at once what is for them.
 func TestApart(t *testing.T) {
-	for name, internal := range map[string]bool{"": false, "internal": true} {
+	for name, c := range map[string]struct{ internal, netfilter bool }{
+		"": {}, "internal": {internal: true}, "br_netfilter": {netfilter: true}, "internal, br_netfilter": {true, true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
+			internal := c.internal
 			r := request(netID, "172.30.0.0/24", "172.30.0.1/24", map[string]any{"com.docker.network.bridge.enable_icc": "false"})
 			r.Options[labelInternal] = internal
 			w.do(func() error { return w.driver.CreateNetwork(r) })
-			// With br_netfilter a bridge sends on at once what is for a published port.
-			nstest.Run(t, w.host, "sysctl -qwe net.ipv4.ip_forward=1 net.bridge.bridge-nf-call-iptables=0")
+			nstest.Run(t, w.host, "sysctl -qwe net.ipv4.ip_forward=1 net.bridge.bridge-nf-call-iptables="+map[bool]string{true: "1", false: "0"}[c.netfilter])
 			web := w.run(netID, "aaaaaaaaaaaaaaaaaaaa", "172.30.0.2", tcp("", 8080, 80))
 			other := w.run(netID, "bbbbbbbbbbbbbbbbbbbb", "172.30.0.3")
 			w.serve(web, "web")
@@ -291,8 +295,15 @@ func TestApart(t *testing.T) {
 			w.reaches(other, "172.30.0.2:80", "")
 			if !internal {
 				w.reaches(other, "192.0.2.2:8080", "web")
+				w.reaches(web, "192.0.2.2:8080", "web")
+				nstest.Run(t, w.host, "nft flush ruleset")
+				w.do(w.driver.restoreAdmission)
+				w.reaches(other, "172.30.0.2:80", "")
 			}
 			w.reaches(w.host, "172.30.0.2:80", "web")
+			if out, err := exec.Command("ip", "netns", "exec", other, "ping", "-n", "-q", "-c", "1", "-W", "1", "172.30.0.2").CombinedOutput(); err == nil {
+				t.Errorf("a neighbour answers: %s", out)
+			}
 		})
 	}
 }

@@ -144,9 +144,9 @@ func (n *Network) publishes() bool {
 	return false
 }
 
-// fingerprint identifies the table in the kernel by its flags, the number of its chains and
+// fingerprint identifies the tables in the kernel by their flags, the number of their chains and
 // the handles of their rules, which the kernel does not reuse; count is the number of rules.
-// It is "" without a table. It asks for this table and its chains alone: a list of all
+// It is "" without a table. It asks for these tables and their chains alone: a list of all
 // chains is incomplete if other programs change theirs meanwhile.
 func fingerprint() (print string, count int, err error) {
 	defer func() {
@@ -158,26 +158,28 @@ func fingerprint() (print string, count int, err error) {
 	if err != nil {
 		return "", 0, err
 	}
-	table, err := nft.ListTableOfFamily(tableName, nftables.TableFamilyINet)
-	if errors.Is(err, unix.ENOENT) {
-		return "", 0, nil
-	}
-	if err != nil {
-		return "", 0, err
-	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "flags %d, use %d\n", table.Flags, table.Use) // a dormant table has no effect
-	for _, name := range chainNames {
-		rules, err := nft.GetRules(table, &nftables.Chain{Name: name})
+	for _, family := range []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge} {
+		table, err := nft.ListTableOfFamily(tableName, family)
+		if errors.Is(err, unix.ENOENT) || err != nil && family == nftables.TableFamilyBridge { // the kernel may lack it
+			continue
+		}
 		if err != nil {
 			return "", 0, err
 		}
-		b.WriteString(name)
-		for _, r := range rules {
-			fmt.Fprintf(&b, " %d", r.Handle)
+		fmt.Fprintf(&b, "flags %d, use %d\n", table.Flags, table.Use) // a dormant table has no effect
+		for _, name := range chainNames[family] {
+			rules, err := nft.GetRules(table, &nftables.Chain{Name: name})
+			if err != nil {
+				return "", 0, err
+			}
+			b.WriteString(name)
+			for _, r := range rules {
+				fmt.Fprintf(&b, " %d", r.Handle)
+			}
+			count += len(rules)
+			b.WriteByte('\n')
 		}
-		count += len(rules)
-		b.WriteByte('\n')
 	}
 	return b.String(), count, nil
 }

@@ -218,7 +218,11 @@ func (d *Driver) Join(r *endpointRequest) (*joinResponse, error) {
 			return nil, err
 		}
 	}
-	e.Host = hostPrefix + r.EndpointID[:maxDeviceName-len(hostPrefix)]
+	prefix := hostPrefix
+	if n.sifts() {
+		prefix = siftedPrefix
+	}
+	e.Host = prefix + r.EndpointID[:maxDeviceName-len(prefix)]
 	if err := d.store.put(n); err != nil {
 		e.Host = ""
 		return nil, err

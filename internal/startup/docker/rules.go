@@ -25,13 +25,23 @@ import (
 // A connection to a published port from the host's 127.0.0.1, or from the network itself,
 // gets the bridge's address as its source, so that replies return through the bridge. No
 // process relays it, as docker-proxy does.
+//
+// Containers of a network without icc are kept apart by a table of the bridges' family: isolated
+// ports of a bridge would drop what br_netfilter has it send on at once to a published port. The
+// chain forward marks that, since rules of bridges cannot ask conntrack.
 const tableName = "scon_docker"
+
+// publishedMark is the mark of packets to published ports of their own network without icc.
+const publishedMark = 0x73636f6e
 
 // IPS_DST_NAT of conntrack.
 const statusDNAT = 1 << 5
 
-// chainNames are the table's chains.
-var chainNames = []string{"raw", "prerouting", "output", "forward", "postrouting"}
+// chainNames are the tables' chains.
+var chainNames = map[nftables.TableFamily][]string{
+	nftables.TableFamilyINet:   {"raw", "prerouting", "output", "forward", "postrouting"},
+	nftables.TableFamilyBridge: {"forward"},
+}
 
 // ruleset is a table under construction.
 type ruleset struct {
@@ -54,10 +64,37 @@ func writeRules(networks []*Network) (count int, err error) {
 		conn.AddTable(r.table)
 		r.add(networks)
 	}
+	b := &ruleset{conn: conn, table: &nftables.Table{Name: tableName, Family: nftables.TableFamilyBridge}}
+	if there, err := conn.ListTableOfFamily(tableName, b.table.Family); err == nil {
+		conn.DelTable(there)
+	}
+	if slices.ContainsFunc(networks, (*Network).sifts) {
+		conn.AddTable(b.table)
+		b.sift()
+	}
 	if err := conn.Flush(); err != nil {
 		return 0, fmt.Errorf("write rules: %w", err)
 	}
-	return r.count, nil
+	return r.count + b.count, nil
+}
+
+// sifts reports whether the network's containers are kept apart but for published ports.
+func (n *Network) sifts() bool { return n.Apart && !n.Internal }
+
+func (r *ruleset) sift() {
+	accept := nftables.ChainPolicyAccept
+	forward := r.conn.AddChain(&nftables.Chain{
+		Name: "forward", Table: r.table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward,
+		Priority: nftables.ChainPriorityRef(200), Policy: &accept, // behind br_netfilter's
+	})
+	for _, end := range []expr.MetaKey{expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME} {
+		r.rule(forward, []expr.Any{
+			&expr.Meta{Key: end, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(siftedPrefix)},
+			&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(publishedMark)},
+		}, nft.Drop)
+	}
 }
 
 func (r *ruleset) add(networks []*Network) {
@@ -75,6 +112,11 @@ func (r *ruleset) add(networks []*Network) {
 		if n.Internal {
 			r.rule(forward, enters(n), comesFromElsewhere(n), nft.Drop)
 			r.rule(forward, comesFrom(n), leavesElsewhere(n), nft.Drop)
+		} else if n.Apart {
+			r.rule(forward, comesFrom(n), enters(n), published, []expr.Any{
+				&expr.Immediate{Register: 1, Data: binaryutil.NativeEndian.PutUint32(publishedMark)},
+				&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1},
+			})
 		}
 	}
 	r.rule(forward, nft.Established, nft.Accept)
