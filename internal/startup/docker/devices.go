@@ -92,6 +92,28 @@ func (d *Driver) makePair(n *Network, id string, e *Endpoint) (inner string, err
 	})
 }
 
+// dropDead removes the endpoints whose device has ended with its container. Docker sends a request
+// that the driver's death cut off again without its content, so that nobody knows which endpoint
+// is deleted.
+func (d *Driver) dropDead() (dropped bool, err error) {
+	links, err := netdev.List()
+	if err != nil {
+		return false, fmt.Errorf("list devices: %w", err)
+	}
+	for _, n := range d.networks {
+		for id, e := range n.Endpoints {
+			if e.Host == "" || slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == e.Host }) {
+				continue
+			}
+			if err := d.drop(n, id); err != nil {
+				return dropped, err
+			}
+			dropped = true
+		}
+	}
+	return dropped, nil
+}
+
 // removeStrays removes the host's ends that belong to no recorded endpoint.
 func (d *Driver) removeStrays() error {
 	known := make(map[string]bool)

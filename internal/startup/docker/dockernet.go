@@ -146,6 +146,11 @@ func (d *Driver) reconcile() error {
 		if err != nil {
 			return err
 		}
+	}
+	if _, err := d.dropDead(); err != nil {
+		return err
+	}
+	for _, n := range d.networks {
 		for id, e := range n.Endpoints {
 			if err := d.hold(id, e.Ports); err != nil {
 				d.log.Error("docker driver: another program has taken a published port", "network", n.Bridge, "error", err)

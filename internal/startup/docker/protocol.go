@@ -290,6 +290,9 @@ func (d *Driver) RevokeExternalConnectivity(r *endpointRequest) error {
 
 func (d *Driver) network(id string) (*Network, error) {
 	n := d.networks[id]
+	if id == "" {
+		return nil, errors.New("the request came again without its content, as the driver had ended: try again")
+	}
 	if n == nil {
 		return nil, fmt.Errorf("network %.12s is unknown: remove it with 'docker network rm' and create it again", id)
 	}

@@ -141,6 +141,15 @@ func (d *Driver) take(id string, e *Endpoint, hosts []netip.Addr, b binding) err
 		for _, h := range holders {
 			h.Close()
 		}
+		if errors.Is(err, unix.EADDRINUSE) {
+			dropped, failed := d.dropDead()
+			if failed != nil {
+				return failed
+			}
+			if dropped {
+				try-- // it may be free now
+			}
+		}
 	}
 	if errors.Is(err, unix.EADDRINUSE) {
 		return fmt.Errorf("publish port %d: %w: port is already allocated", b.Port, err)
