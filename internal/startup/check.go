@@ -52,6 +52,15 @@ func attached(r *Record, c *cni.Conf) devices.Attached {
 			result = last
 		}
 	}
+	for _, ip := range result.IPs { // those of the runtime, too
+		at := ip.Interface
+		if at == nil || *at < 0 || *at >= len(result.Interfaces) || result.Interfaces[*at].Sandbox == "" || result.Interfaces[*at].Name != r.IfName {
+			continue
+		}
+		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			made.Addresses = append(made.Addresses, addr.Unmap())
+		}
+	}
 	for _, i := range result.Interfaces {
 		if i.Sandbox != "" && i.Name == r.IfName {
 			made.MAC = i.Mac

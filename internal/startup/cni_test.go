@@ -137,6 +137,10 @@ func TestChained(t *testing.T) {
 			if a := b.cni("CHECK", "c", netns.Path(pod), b.conf()); a.code != 1 || !strings.Contains(a.out, "has MAC address 0a:58:00:00:00:07") {
 				t.Errorf("CHECK of what ADD made: %s", a.out)
 			}
+			wrong := strings.Replace(string(result), `"10.88.0.`, `"10.88.0.19`, 1)
+			if a := b.cni("CHECK", "c", netns.Path(pod), b.conf(`"prevResult": `+wrong)); a.code != 1 || !strings.Contains(a.out, "lacks its address 10.88.0.19") {
+				t.Errorf("CHECK of another address: %s", a.out)
+			}
 			if out := nstest.Run(t, pod, "cat /proc/sys/net/ipv4/conf/eth0/arp_filter"); strings.TrimSpace(out) != "1" {
 				t.Errorf("tuning: %s", out)
 			}

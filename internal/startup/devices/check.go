@@ -26,6 +26,8 @@ type Attached struct {
 	MAC     string   // "" if the kernel chose it
 	Leases  []ipam.Lease
 	Routes  []netip.Prefix
+	// Addresses are further ones of the device: a later plugin's, or a runtime's mistake.
+	Addresses []netip.Addr
 }
 
 // CheckShared returns an error if the bridge or master of a network is missing or
@@ -112,6 +114,9 @@ func checkAddresses(l netlink.Link, a Attached) error {
 	addrs := make(map[netip.Addr]bool)
 	for _, want := range a.Leases {
 		addrs[want.Address.Addr()] = true
+	}
+	for _, want := range a.Addresses {
+		addrs[want] = true
 	}
 	err := dump(unix.RTM_GETADDR, unix.SizeofIfAddrmsg, func(header []byte, attrs iter.Seq2[uint16, []byte]) {
 		if indexAt(header[4:]) != l.Attrs().Index {
