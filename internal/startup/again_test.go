@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/scon-project/scon/internal/host/netns"
 	"github.com/scon-project/scon/test/bed/nstest"
 )
@@ -62,4 +64,24 @@ func TestKilledAndRestarted(t *testing.T) {
 			b.wantWhole(b.conf())
 		})
 	}
+}
+
+// Many clients without an agent leave the lock to one that starts.
+func TestAgentGoesFirst(t *testing.T) {
+	b := newBed(t)
+	b.start()
+	b.kill()
+	f, err := os.Open(filepath.Join(b.dir, "startup", strconv.FormatUint(inode(t, b.host), 10), "agent"))
+	if err == nil {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) // as it does first
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := nstest.New(t)
+	if a := b.cni("ADD", "c", netns.Path(pod), b.conf(), patienceEnv+"=10ms"); a.code != 1 || !strings.Contains(a.out, "runs but does not answer") {
+		t.Errorf("ADD: %s", a.out)
+	}
+	f.Close()
+	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
 }

@@ -93,9 +93,7 @@ func (p *alone) with(c *cni.Conf, do func(*Agent) error) error {
 		if h.Inode != 0 && here != h.Inode {
 			return fmt.Errorf("no agent answers at %s, and its network namespace is another one: start the agent", socketOf(c))
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
-		defer cancel()
-		for {
+		for end := time.Now().Add(lockPatience); ; time.Sleep(20 * time.Millisecond) {
 			a, err := New(Options{
 				Config: withoutPool, StateDir: dir, Netns: h.Netns, Wait: true,
 				Logger: slog.New(slog.DiscardHandler),
@@ -106,16 +104,24 @@ func (p *alone) with(c *cni.Conf, do func(*Agent) error) error {
 			if !errors.Is(err, ErrBusy) {
 				return err
 			}
-			var deaf error
-			if p.document, p.failed, deaf = control.Forward(ctx, socketOf(c), p.request); deaf == nil {
-				p.forwarded = true
+			if p.forward(socketOf(c)) {
 				return errForwarded
 			}
-			if ctx.Err() != nil {
+			if time.Now().After(end) {
 				return fmt.Errorf("the agent at %s runs but does not answer: %w", socketOf(c), err)
 			}
 		}
 	})
+}
+
+// forward reports whether an agent answers the request, which it may do as late as to scon-cni.
+func (p *alone) forward(socket string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var err error
+	p.document, p.failed, err = control.Forward(ctx, socket, p.request)
+	p.forwarded = err == nil
+	return p.forwarded
 }
 
 // socketOf returns the socket of the configuration's agent.

@@ -218,8 +218,8 @@ var ErrBusy = errors.New("another agent uses the directory")
 var lockPatience = 10 * time.Second
 
 // openStore locks the directory until close, and discards the files of another boot.
-// With wait the caller is not an agent, and asks whoever holds the lock. An agent waits for
-// processes that replaced it meanwhile.
+// With wait the caller is not an agent, and leaves the lock to one that runs or starts. An agent
+// waits for processes that replaced it meanwhile.
 func openStore(stateDir string, inode uint64, wait bool) (_ *store, err error) {
 	s := &store{dir: dirOf(stateDir, inode)}
 	if err := os.MkdirAll(filepath.Dir(s.dir), 0o700); err != nil {
@@ -236,10 +236,12 @@ func openStore(stateDir string, inode uint64, wait bool) (_ *store, err error) {
 			s.close()
 		}
 	}()
-	patience := state.Dying
+	agent, patience := filepath.Join(s.dir, "agent"), state.Dying
 	if !wait {
-		s.agent, err = lockFile(filepath.Join(s.dir, "agent"), patience)
+		s.agent, err = lockFile(agent, patience)
 		patience = lockPatience
+	} else if state.Flocked(agent) {
+		err = ErrBusy
 	}
 	if err == nil {
 		s.lock, err = lockFile(filepath.Join(s.dir, "lock"), patience)
