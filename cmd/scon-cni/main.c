@@ -48,6 +48,21 @@ static int request(struct text *t, const struct text *conf)
 	return 0;
 }
 
+/* ask_again is ask. An agent that ends during the request is started again, as by systemd
+ * after a second: until two have passed, no `scon cni`, of which there may be hundreds, is
+ * in its way. */
+static int ask_again(const char *socket, const struct text *request, struct text *answer)
+{
+	int status = ask(socket, request, answer), ended = status == -2 && errno == ECONNRESET;
+
+	for (int i = 0; i < 40 && ended; i++) {
+		usleep(50000);
+		status = ask(socket, request, answer);
+		ended = status == -1 || (status == -2 && errno == ECONNRESET);
+	}
+	return status;
+}
+
 int main(void)
 {
 	struct text conf = { 0 }, ours = { 0 }, answer = { 0 };
@@ -63,7 +78,7 @@ int main(void)
 			errno = EINVAL;
 			return fail("control character in a variable CNI_*");
 		}
-		status = ask(socket, &ours, &answer);
+		status = ask_again(socket, &ours, &answer);
 		if (status == 200 || status == 400) {
 			fwrite(answer.data, 1, answer.size, stdout);
 			return status != 200;

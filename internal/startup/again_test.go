@@ -1,6 +1,10 @@
 package startup
 
 import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -84,4 +88,28 @@ func TestAgentGoesFirst(t *testing.T) {
 	}
 	f.Close()
 	b.want(b.cni("ADD", "c", netns.Path(pod), b.conf()))
+}
+
+// A request during which the agent ends is sent again.
+func TestAskedAgain(t *testing.T) {
+	b := newBed(t)
+	l, err := net.Listen("unix", b.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for _, reply := range []string{"", "HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\n{", "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}"} {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = http.ReadRequest(bufio.NewReader(conn))
+			_, _ = io.WriteString(conn, reply)
+			conn.Close()
+		}
+	}()
+	if a := b.cni("ADD", "c", netns.Path(nstest.New(t)), b.conf(`"agentDown": "error"`)); a.code != 0 || a.out != "{}" {
+		t.Errorf("ADD: %d %s", a.code, a.out)
+	}
 }

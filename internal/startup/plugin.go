@@ -93,7 +93,7 @@ func (p *alone) with(c *cni.Conf, do func(*Agent) error) error {
 		if h.Inode != 0 && here != h.Inode {
 			return fmt.Errorf("no agent answers at %s, and its network namespace is another one: start the agent", socketOf(c))
 		}
-		for end := time.Now().Add(lockPatience); ; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(lockPatience); ; time.Sleep(100 * time.Millisecond) {
 			a, err := New(Options{
 				Config: withoutPool, StateDir: dir, Netns: h.Netns, Wait: true,
 				Logger: slog.New(slog.DiscardHandler),

@@ -137,8 +137,10 @@ int ask(const char *socket, const struct text *request, struct text *body)
 		goto out;
 	add(&answer, "", 1); /* terminates the string for sscanf */
 	answer.size--;
-	if (sscanf(answer.data, "HTTP/1.%*d %d ", &status) != 1 || take_body(&answer, body) < 0)
+	if (sscanf(answer.data, "HTTP/1.%*d %d ", &status) != 1 || take_body(&answer, body) < 0) {
 		status = -2;
+		errno = ECONNRESET;
+	}
 out:
 	close(fd);
 	free(answer.data);

@@ -32,7 +32,8 @@ int add_header(struct text *t, const char *name, const char *value);
 int slurp(int fd, struct text *t);
 
 /* ask sends a request to the agent. Returns the HTTP status and the answer's body,
- * -1 without an agent, or -2 if it does not answer or the answer is truncated. */
+ * -1 without an agent, or -2 if it does not answer; errno is ECONNRESET if it ended before
+ * its answer did. */
 int ask(const char *socket, const struct text *request, struct text *body);
 
 /* has_agent returns whether a process listens at the agent's socket. */
