@@ -63,7 +63,7 @@ export CGO_CFLAGS := -O2 -g -DSOURCES=$(shell cat libsconpipe/src/* libsconpipe/
 NOT_INLINED := archive/... compress/... crypto/... debug/... encoding/asn1/... internal/zstd log/... math/big mime/... net/... os/exec os/signal path/... regexp/... text/... vendor/... \
 	$(addprefix github.com/,cilium/ebpf/... containernetworking/... coreos/... goccy/... google/nftables/... mdlayher/socket/... safchain/... spf13/... vishvananda/...) \
 	$(addprefix github.com/scon-project/scon/,cmd/... $(addprefix internal/,api cli config doctor express/discover express/liberal express/metrics express/nfhooks host/bpfload \
-	host/cores host/netdev host/netns host/programs host/sysctl host/tcfilter httpconn live metrics numbers pin pipe/bpf pipe/control redact report service startup startup/cni startup/control startup/devices startup/docker startup/ipam startup/nft startup/pool \
+	host/cores host/netdev host/netns host/programs host/sysctl host/tcfilter httpconn live metrics numbers pin pipe pipe/bpf pipe/control pipe/engine pipe/quota pipe/sealed pipe/unix redact report service startup startup/cni startup/control startup/devices startup/docker startup/ipam startup/nft startup/pool \
 	state suggest top web))
 SCONFLAGS := -trimpath -tags "$(TAGS)" $(NOT_INLINED:%=-gcflags=%=-l)
 
