@@ -157,7 +157,7 @@ func Forward(ctx context.Context, socket string, r cni.Request) (document []byte
 	defer answer.Body.Close()
 	failed = answer.StatusCode == http.StatusBadRequest
 	if !failed && answer.StatusCode != http.StatusOK {
-		return nil, false, fmt.Errorf("the agent at %s answers %s", socket, answer.Status)
+		return nil, false, fmt.Errorf("the agent at %s answers %s: see its log", socket, answer.Status)
 	}
 	document, err = io.ReadAll(answer.Body)
 	return document, failed, err
