@@ -28,9 +28,9 @@ void case_loop(void)
 {
 	struct pair p = make_pair(), q = make_pair();
 	int set = epoll_create1(0), timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
-	int event = eventfd(0, EFD_NONBLOCK), signals, ended = 0, ticks = 0, came = 0,
-	    woken = 0;
+	int event = eventfd(0, EFD_NONBLOCK), signals, ticks = 0, came = 0, woken = 0;
 	struct itimerspec every = { { 0, 1000000 }, { 0, 1000000 } };
+	bool ended[2] = { false };
 	size_t got[2] = { 0 };
 	uint64_t n;
 	struct signalfd_siginfo info;
@@ -61,7 +61,7 @@ void case_loop(void)
 	nonblock(q.b, true);
 	t[0] = start(send_turns, p.a);
 	t[1] = start(send_turns, q.a);
-	while (ended < 2 || !came || !woken || ticks < 20) {
+	while (!ended[0] || !ended[1] || !came || !woken || ticks < 20) {
 		found = epoll_wait(set, e, 4, 5000);
 		if (found <= 0) {
 			say("nothing came");
@@ -84,7 +84,7 @@ void case_loop(void)
 				continue;
 			while ((r = read(which ? q.b : p.b, buf, sizeof(buf))) > 0)
 				got[which] += r;
-			ended += r == 0;
+			ended[which] |= r == 0; /* which may be reported twice */
 		}
 	}
 	pthread_join(t[0], NULL);
