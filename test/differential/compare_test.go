@@ -109,15 +109,15 @@ func compare(k chance, talks []*talk, shots []shot, plain, scon []captured) *dif
 		return &difference{of: fmt.Sprintf("%04x", id), what: fmt.Sprintf("packet %04x has another fate\nsent by %s%s\nwithout SCON: %swith SCON: %s",
 			id, nodeNames[s.node], decode(string(s.frame)), list(a), list(b))}
 	}
-	of := make(map[uint16]int) // from 1 on
+	of := make(map[uint16]way)
 	for _, s := range shots {
-		of[uint16(s.item)] = s.conn + 1
+		of[uint16(s.item)] = way{conn: s.conn + 1, dir: s.dir}
 	}
 	ways := func(list []captured) map[way][]captured {
 		m := make(map[way][]captured)
 		for _, c := range list {
 			id := cause(c)
-			w := way{conn: of[id]}
+			w := of[id]
 			if b := []byte(k.known(c).data); w.conn == 0 && len(b) >= l4Of(b)+udpLen {
 				w.src, w.dst = tupleOf(b)
 			}
@@ -136,10 +136,12 @@ func compare(k chance, talks []*talk, shots []shot, plain, scon []captured) *dif
 	return nil
 }
 
-// way is what has an order: a connection or, of packets without a known cause, their
-// addresses and ports.
+// way is what has an order: a direction of a connection or, of packets without a known cause,
+// their addresses and ports. Packets of two directions come by two devices, and on a busy machine
+// the kernel may take those of either first: an error of the host about one overtook the other.
 type way struct {
-	conn     int
+	conn     int // from 1 on
+	dir      int
 	src, dst netip.AddrPort
 }
 
