@@ -80,6 +80,7 @@ wait.h          wait.c
 proof.h         proof.c
 stream.h        stream.c recv.c send.c
 table.h         table.c
+pooled.h        pooled.c
 sets.h          sets.c members.c ready.c
 attach.h        attach.c
 image.h         image.c

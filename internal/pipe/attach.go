@@ -22,6 +22,7 @@ type attachment struct {
 	id       uint32
 	tcp      tcpEnd
 	cookie   uint64 // the kernel's, of the TCP socket
+	ownRings bool   // the process cannot receive from a pool
 	local    netip.AddrPort
 	peer     netip.AddrPort
 	alert    int       // the broker's end of a socket that tells the process of news; -1: closed
@@ -74,7 +75,7 @@ func (a *attachment) own() ownEnd { return ownEnd{a.owner.cookie, a.tcp} }
 
 // attach identifies a TCP socket of the process and registers it until its other end
 // attaches. It uses no os.File, which would set O_NONBLOCK on the process's socket.
-func (s *session) attach(fd int) (answer reply, err error) {
+func (s *session) attach(fd int, pooled bool) (answer reply, err error) {
 	b := s.b
 	if fd < 0 {
 		return answer, unix.EBADF
@@ -83,7 +84,7 @@ func (s *session) attach(fd int) (answer reply, err error) {
 	if err != nil {
 		return answer, err
 	}
-	a := &attachment{owner: s, alert: -1}
+	a := &attachment{owner: s, alert: -1, ownRings: !pooled}
 	if a.cookie, err = s.ownSocket(fd); err != nil {
 		return answer, err
 	}

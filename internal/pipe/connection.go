@@ -59,6 +59,7 @@ type end struct {
 	left       bool           // closed, or its process has ended
 	files      int64          // charged to its owner
 	id         uint32         // handle in its owner's session; attached ends only
+	ownRings   bool           // its process cannot receive from a pool; attached ends only
 	cookie     uint64         // of its TCP socket; attached ends only
 }
 
@@ -149,8 +150,10 @@ func (c *connection) begin(client, server engineSet, d distance) (err error) {
 		b.counts.Refused["engine"]++
 		return fmt.Errorf("engines %s and %s have none in common: %w", client, server, unix.EPROTONOSUPPORT)
 	}
+	c.joinPools()
 	err = c.chargeRings()
 	if err != nil && (client & server).has(Unix) && b.has(Unix) {
+		c.leavePools()
 		c.engine, err = Unix, nil // needs no ring
 	}
 	if err != nil {
@@ -163,15 +166,14 @@ func (c *connection) begin(client, server engineSet, d distance) (err error) {
 	}
 	if err != nil {
 		c.free()
-		return err
 	}
-	c.joinPools()
-	return nil
+	return err
 }
 
-// chargeRings charges the first rings of both ends, or none. It sets their size.
+// chargeRings charges the first rings of both ends, or none. It sets their size, which is that of
+// a pool's rings if one of them is.
 func (c *connection) chargeRings() (err error) {
-	if c.attached && c.b.mayHave(attachedRing) {
+	if c.attached && !c.isPooled() && c.b.mayHave(attachedRing) {
 		if c.first, err = attachedRing, c.chargeFirst(); err == nil {
 			return nil
 		}
@@ -524,6 +526,7 @@ func (c *connection) free() {
 	if c.to != nil && messages >= fewestMessages {
 		c.to.message = bytes / messages
 	}
+	c.keepUnread()
 	for _, e := range c.ends {
 		if e.Memory != nil {
 			e.Memory.Close()

@@ -245,6 +245,9 @@ func (s *session) attached(r request) (answer reply, err error) {
 	return answer, nil
 }
 
+// mayPool is the argument of opAttach of a process that can receive from a pool.
+const mayPool = 1
+
 // hasRoom is the argument of an end whose socket has room for its token.
 const hasRoom = 1
 
@@ -363,7 +366,10 @@ func (c *crossing) establish() {
 	conn := &connection{b: b, begun: time.Now(), proven: time.Now(), name: c.ends[1].local, attached: true}
 	for i, a := range c.ends {
 		conn.ends[i] = newEnd(conn, a.owner, a.local, a.peer)
-		conn.ends[i].id, conn.ends[i].cookie = a.id, a.cookie
+		conn.ends[i].id, conn.ends[i].cookie, conn.ends[i].ownRings = a.id, a.cookie, a.ownRings
+		if !a.ownRings {
+			a.owner.makeRings()
+		}
 	}
 	err := conn.prepare()
 	b.mu.Lock()

@@ -36,6 +36,9 @@ func (zeroFirst) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
+// PoolAlways gives each process a pool before its first connection.
+func (b *Broker) PoolAlways() { b.pooledFrom = 0 }
+
 // FillCrossings takes all places of proofs under "scon run" that the containers with sessions may
 // have, until free is called.
 func (b *Broker) FillCrossings() (free func()) { return b.fill(b.crossings) }

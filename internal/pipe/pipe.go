@@ -65,26 +65,27 @@ type Options struct {
 
 // Broker serves the processes that use the pipe.
 type Broker struct {
-	opts      Options
-	log       *slog.Logger
-	ctx       context.Context
-	stop      context.CancelFunc
-	running   sync.WaitGroup
-	pulse     *service.Pulse // of recheckAll
-	changed   chan time.Time // time of a change of rules that is not processed yet
-	moves     moves
-	random    io.Reader // of marks
-	proofs    proofs
-	distances distances
-	rejecting chan struct{} // semaphore of reject
-	ledger    *quota.Ledger
-	closes    *quota.Gate // closes of files that processes have passed
-	hung      hung        // of them, those that hang
-	calls     *quota.Gate // calls on sockets that processes share
-	checks    *quota.Gate // proofs after changes of rules
-	crossings *quota.Gate // proofs under "scon run"
-	makings   *quota.Gate // connections in creation after such a proof
-	absences  *quota.Gate // recent answers of tellAbsence
+	opts       Options
+	log        *slog.Logger
+	ctx        context.Context
+	stop       context.CancelFunc
+	running    sync.WaitGroup
+	pulse      *service.Pulse // of recheckAll
+	changed    chan time.Time // time of a change of rules that is not processed yet
+	moves      moves
+	random     io.Reader // of marks
+	proofs     proofs
+	distances  distances
+	rejecting  chan struct{} // semaphore of reject
+	ledger     *quota.Ledger
+	closes     *quota.Gate // closes of files that processes have passed
+	hung       hung        // of them, those that hang
+	calls      *quota.Gate // calls on sockets that processes share
+	checks     *quota.Gate // proofs after changes of rules
+	crossings  *quota.Gate // proofs under "scon run"
+	makings    *quota.Gate // connections in creation after such a proof
+	pooledFrom int         // connections of a process that has a pool
+	absences   *quota.Gate // recent answers of tellAbsence
 
 	mu          sync.Mutex // guards the fields below and everything reachable from them
 	listener    *containersSocket
@@ -123,7 +124,7 @@ func New(o Options) (*Broker, error) {
 		opts: o, log: o.Logger, listener: l,
 		sessions: make(map[*session]bool), names: make(map[*name]bool), connections: make(map[*connection]bool),
 		rejecting: make(chan struct{}, mostRejecting),
-		ledger:    ledger, closes: quota.NewGate(mostCloses), calls: quota.NewGate(mostCalls), checks: quota.NewGate(mostProofs), crossings: quota.NewGate(mostCrossings), makings: quota.NewGate(mostMakings), absences: quota.NewGate(mostAbsences),
+		ledger:    ledger, closes: quota.NewGate(mostCloses), calls: quota.NewGate(mostCalls), checks: quota.NewGate(mostProofs), crossings: quota.NewGate(mostCrossings), makings: quota.NewGate(mostMakings), pooledFrom: fewestPooled, absences: quota.NewGate(mostAbsences),
 		random: rand.Reader, changed: make(chan time.Time, 1), pulse: service.NewPulse(),
 		counts: Counts{Refused: make(map[string]uint64)},
 	}

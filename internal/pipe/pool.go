@@ -18,10 +18,13 @@ const fewestPooled = 16
 // rings of their own. Each end is charged with a ring nevertheless: there is one for it in the
 // pool when its process does not read. The lock is held.
 func (c *connection) joinPools() {
-	if c.engine != BPF || c.attached {
+	if c.engine != BPF {
 		return
 	}
 	for i, e := range c.ends {
+		if e.ownRings {
+			continue
+		}
 		if p := e.owner.rings(); p != nil {
 			p.Join()
 			e.owner.recountRings()
@@ -30,22 +33,69 @@ func (c *connection) joinPools() {
 	}
 }
 
+// isPooled reports whether an end receives from a pool.
+func (c *connection) isPooled() bool { return c.pools != [2]*bpf.Pool{} }
+
 // leavePools ends that. The lock is held.
 func (c *connection) leavePools() {
 	for i, p := range c.pools {
 		if p != nil {
-			p.Leave()
-			c.ends[i].owner.recountRings()
+			c.ends[i].owner.leavePool(p)
 		}
 	}
 	c.pools = [2]*bpf.Pool{}
+}
+
+func (s *session) leavePool(p *bpf.Pool) {
+	p.Leave()
+	s.recountRings()
+}
+
+// keepUnread leaves the rings of pools to those ends of an attached connection that still have to
+// read them: the processes do so when they like, and are charged until then. The lock is held.
+func (c *connection) keepUnread() {
+	for i, p := range c.pools {
+		e := c.ends[i]
+		m, made := e.Memory.(*bpf.Memory)
+		if p == nil || !made || !c.attached || e.left || e.owner.over {
+			continue
+		}
+		s, bytes := e.owner, c.first
+		c.b.ledger.Force(s.owner, quota.Memory, bytes)
+		m.Keep(func() {
+			s.b.ledger.Give(s.owner, quota.Memory, bytes)
+			s.leavePool(p)
+		})
+		c.pools[i] = nil
+	}
+}
+
+// leaveRings returns the session's attached connections that receive from its pool to TCP, before
+// other processes get them. After it returns, no byte is written to their rings.
+func (s *session) leaveRings() error {
+	b := s.b
+	b.mu.Lock()
+	k := b.program
+	for c := range b.connections {
+		for i, p := range c.pools {
+			if c.attached && p != nil && c.ends[i].owner == s {
+				c.detach()
+				break
+			}
+		}
+	}
+	b.mu.Unlock()
+	if k == nil {
+		return nil
+	}
+	return k.Quiesce()
 }
 
 // rings returns the process's pool, and has it made once there are enough connections. The lock
 // is held.
 func (s *session) rings() *bpf.Pool {
 	b := s.b
-	if s.pool != nil || s.pooling != nil || s.over || len(s.ends) < fewestPooled {
+	if s.pool != nil || s.pooling != nil || s.over || len(s.ends)+len(s.attachments) < b.pooledFrom {
 		return s.pool
 	}
 	if s.chargeRings() != nil {
@@ -81,6 +131,14 @@ func (s *session) awaitRings() {
 	if making != nil {
 		<-making
 	}
+}
+
+// makeRings has the process's pool made if it is to have one, and waits for that.
+func (s *session) makeRings() {
+	s.b.mu.Lock()
+	s.rings()
+	s.b.mu.Unlock()
+	s.awaitRings()
 }
 
 // dropRings releases the process's pool, after its ends were left. The lock is held.

@@ -107,9 +107,39 @@ func TestRunIsTCPMusl(t *testing.T) {
 	testIsTCP(t, func(socket string) *exec.Cmd { return pipedMusl(t, socket, "0", filepath.Join(dir, "posixtest")) })
 }
 
+// So they do when the connections of a process receive from its pool, of which it has to get
+// them before others do.
+func TestRunIsTCPPooled(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	dir, err := preload()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := exec.Command(filepath.Join(dir, "posixtest"), "--list").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range strings.FieldsSeq(string(names)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, socket := serve(t, nil)
+			b.PoolAlways()
+			sameTable(t, func() *exec.Cmd { return piped(t, socket, "0", "posixtest", name) })
+		})
+	}
+}
+
 func testIsTCP(t *testing.T, test func(socket string) *exec.Cmd) {
 	t.Helper()
 	b, socket := serve(t, nil)
+	sameTable(t, func() *exec.Cmd { return test(socket) })
+	wentByPipe(t, b)
+}
+
+// sameTable fails unless posixtest prints by the pipe what it prints by TCP.
+func sameTable(t *testing.T, test func() *exec.Cmd) {
+	t.Helper()
 	table := func(ns string, cmd *exec.Cmd) string {
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
@@ -126,7 +156,7 @@ func testIsTCP(t *testing.T, test func(socket string) *exec.Cmd) {
 		}
 		return out.String()
 	}
-	plain, preloaded := test(socket), test(socket)
+	plain, preloaded := test(), test()
 	plain.Env = nil
 	plain.Args = slices.DeleteFunc(plain.Args, func(arg string) bool { return strings.HasPrefix(arg, "LD_PRELOAD=") })
 	var byTCP string
@@ -144,7 +174,6 @@ func testIsTCP(t *testing.T, test func(socket string) *exec.Cmd) {
 			t.Fatalf("line %d by TCP:\n%s\nby the pipe:\n%s", i+1, around(want), around(got))
 		}
 	}
-	wentByPipe(t, b)
 }
 
 // A stream of octets that may each begin the token that is looked for goes on: what is left

@@ -352,7 +352,7 @@ func (s *session) do(r request) reply {
 	case opTakeBack:
 		err = s.onLender(r, func(m engine.Lender) error { return m.TakeBack(r.Arg) })
 	case opAttach:
-		answer, err = s.attach(r.file)
+		answer, err = s.attach(r.file, r.Arg == mayPool)
 	case opAttached:
 		answer, err = s.attached(r)
 	case opToken:
@@ -367,6 +367,8 @@ func (s *session) do(r request) reply {
 		answer, err = s.chunk(r.Arg)
 	case opMoreRings:
 		err = s.moreRings(r.ID)
+	case opLeaveRings:
+		err = s.leaveRings()
 	case opClose:
 		err = s.close(r)
 	}

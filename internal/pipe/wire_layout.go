@@ -4,7 +4,7 @@ package pipe
 
 import "sync/atomic"
 
-const wireVersion = 11
+const wireVersion = 12
 
 const tokenReach = 1048576
 
@@ -41,7 +41,8 @@ const (
 	opWake = 10
 	// id. Error ECONNRESET if the connection was reset or a process died, else none.
 	opEnded = 11
-	// file: a TCP socket. Reply: id; file: a socket that gets a byte when OP_ATTACHED
+	// file: a TCP socket; arg: 1 if the process can receive from its pool. Reply:
+	// id; file: a socket that gets a byte when OP_ATTACHED
 	// or OP_PROVEN may have an answer, and EOF when the attempt has ended.
 	opAttach = 12
 	// id, arg: 1 if the socket has room for the token. From now on this end looks for
@@ -74,8 +75,11 @@ const (
 	// id: the peer's pool has no ring that was read. The reply comes when it has one;
 	// EBUSY: another call makes it.
 	opMoreRings = 21
+	// The process's attached connections that receive from its pool return to TCP.
+	// After the reply no more bytes are sent by their rings.
+	opLeaveRings = 22
 	// The number after the last operation.
-	opEnd = 22
+	opEnd = 23
 )
 
 type wireRequest struct {

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "../src/ring.h"
 #include "../src/wire.h"
 
 /* Where the bytes of one direction go. Each direction goes through these in turn, and
@@ -63,6 +64,8 @@ struct shared {
 	unsigned int tx_misses; /* spins in a row that failed: see spin_ns */
 	uint32_t rung_read; /* the peer's read_wait that was last signaled */
 	_Atomic uint32_t full_count; /* how often the ring was found full */
+	uint64_t full_tail; /* the peer's tail the last time it was */
+	int64_t full_ns; /* since when; 0: it never was */
 	struct wire_token token; /* of this end */
 	atomic_bool announced; /* the peer was told of it, or it is not sent */
 	atomic_bool sent_token;
@@ -78,7 +81,8 @@ struct shared {
 	uint32_t rung_write; /* the peer's write_wait that was last signaled */
 	_Atomic uint32_t generation; /* of the ring that is read */
 	uint64_t ring_start; /* position at which it came into use */
-	atomic_uint fulls; /* how often it was found full */
+	struct fulls fulls;
+	atomic_bool often; /* it is often found full */
 	uint64_t pos; /* ring position, consumed */
 	bool tcp_known; /* the ring's prefix was read: tcp_left is valid */
 	uint64_t tcp_left; /* bytes to come by TCP before the ring's */

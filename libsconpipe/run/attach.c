@@ -161,7 +161,7 @@ struct entry *attach_forbid_fd(int fd)
 /* request passes the socket to the broker. */
 static void request(struct entry *e, int fd)
 {
-	struct wire_request q = { .op = OP_ATTACH };
+	struct wire_request q = { .op = OP_ATTACH, .arg = channels_pool() };
 	int bell, count = 1, err;
 	struct wire_reply a;
 

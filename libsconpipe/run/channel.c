@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "../src/clock.h"
+#include "../src/pool.h"
 #include "channel.h"
 #include "files.h"
 #include "pace.h"
@@ -60,6 +61,47 @@ bool shared_lock_until(struct shared *s, pthread_mutex_t *lock, int64_t until_ns
 	return locked(s, lock, lock_until(lock, until_ns));
 }
 
+static atomic_bool may_pool = true; /* channels may receive from the pool */
+static atomic_int pooled; /* those that do, or are about to */
+
+bool channels_pool(void)
+{
+	return may_pool;
+}
+
+int channels_set_pool(bool may)
+{
+	may_pool = may;
+	return pooled;
+}
+
+/* join_pool has a channel receive from the pool, in rings of that size. */
+static int join_pool(struct channel *ch, size_t size)
+{
+	pooled++;
+	if (may_pool) /* else no more, since the broker was asked */
+		ch->c.pool = pool_get(ch->s->serial);
+	if (!ch->c.pool) {
+		pooled--;
+		return -ENOMEM;
+	}
+	ch->rings[0] = (struct ring){ .size = size };
+	return 0;
+}
+
+void channel_leave_pool(struct channel *ch)
+{
+	struct side *own = ch->c.own;
+
+	if (!ch->c.pool)
+		return;
+	atomic_store(&own->tail, ((struct page *)own)->peer.head);
+	ch->lent = (struct ring){ 0 };
+	pool_put(ch->c.pool);
+	ch->c.pool = NULL;
+	pooled--;
+}
+
 /* unmap releases this process's mappings and files. Other processes have their own. */
 static void unmap(struct channel *ch)
 {
@@ -67,6 +109,7 @@ static void unmap(struct channel *ch)
 
 	for (i = 0; i < 2; i++)
 		ring_unmap(&ch->rings[i]);
+	channel_leave_pool(ch);
 	if (ch->c.own)
 		munmap(ch->c.own, PAGE);
 	if (ch->notice)
@@ -195,6 +238,7 @@ static void forget_rings(struct channel *ch)
 
 	for (i = 0; i < 2; i++)
 		ring_unmap(&ch->rings[i]);
+	channel_leave_pool(ch);
 	for (i = FILE_PAGE; i < CHANNEL_FILES; i++) {
 		if (s->files[i] >= 0)
 			fd_close(s->files[i]);
@@ -202,13 +246,16 @@ static void forget_rings(struct channel *ch)
 	}
 	ch->c.head = 0;
 	s->rung_read = s->rung_write = 0;
+	s->full_ns = 0;
 	s->announced = s->sent_token = s->sought = false;
 	s->token_reported = s->token_done = false;
 	s->pos = s->ring_start = s->tcp_left = s->token_at = 0;
 	s->token_gone = 0;
 	s->widened_at = 0;
 	s->tcp_known = s->growing = s->fixed = false;
-	s->generation = s->mapped = s->fulls = 0;
+	s->generation = s->mapped = 0;
+	s->fulls = (struct fulls){ 0 };
+	s->often = false;
 	s->tx_path = s->rx_path = PATH_TCP;
 }
 
@@ -254,13 +301,16 @@ int channel_set_rings(struct channel *ch, const struct wire_reply *a, int *files
 		      int count)
 {
 	struct shared *s = ch->s;
-	int err = -EPROTO;
+	bool pooled = a->generation & IN_POOL;
+	int err = -EPROTO, alert = pooled ? 2 : 3;
 
 	s->files[FILE_PAGE] = count > 1 ? fd_move_high(files[1]) : -1;
-	s->files[FILE_RINGS] = count > 2 ? fd_move_high(files[2]) : -1;
+	s->files[FILE_RINGS] = alert > 2 && count > 2 ? fd_move_high(files[2]) : -1;
 	s->first_size = s->ring_sizes[0] = a->size;
-	if (count == PROVEN_FILES && a->engine == PD_ENGINE_BPF)
-		err = map_ring(ch, 0);
+	ch->c.id = s->id;
+	ch->c.serial = s->serial;
+	if (count == alert + 1 && a->engine == PD_ENGINE_BPF)
+		err = pooled ? join_pool(ch, a->size) : map_ring(ch, 0);
 	if (!err)
 		err = map_page(ch, s->files[FILE_PAGE]);
 	if (!err && real()->dup3(files[0], ch->c.fd, O_CLOEXEC) < 0)
@@ -268,8 +318,8 @@ int channel_set_rings(struct channel *ch, const struct wire_reply *a, int *files
 	if (count > 0)
 		real()->close(files[0]);
 	/* The other end of what was the doorbell: until now that has not ended. */
-	if (count > 3)
-		real()->close(files[3]);
+	if (count > alert)
+		real()->close(files[alert]);
 	if (err)
 		return err;
 	s->bell = socket_inode(ch->c.fd);
@@ -298,7 +348,7 @@ static _Atomic int64_t no_room_until;
 void channel_grow(struct channel *ch)
 {
 	struct shared *s = ch->s;
-	uint32_t next = s->generation + 1;
+	uint32_t next = s->mapped + 1;
 	size_t size = channel_ring(ch)->size;
 	struct wire_request grow = { .op = OP_GROW, .id = s->id, .size = 4 * size };
 	struct wire_request get = { .op = OP_RING, .id = s->id, .arg = next };
@@ -325,7 +375,8 @@ void channel_grow(struct channel *ch)
 	if (!err)
 		err = count == 1 ? take_ring(ch, next, file, a.size) : -EPROTO;
 	if (!err) {
-		s->fulls = 0;
+		s->fulls = (struct fulls){ 0 };
+		s->often = false;
 		s->mapped = next; /* from now on the peer may send to it */
 		err = pace_call(&s->serial, &mapped, -1, &a, NULL, NULL);
 	}

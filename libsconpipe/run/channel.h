@@ -20,6 +20,7 @@ struct waiter {
 struct channel {
 	struct conn c; /* doorbell and page, as mapped here */
 	struct ring rings[2]; /* likewise, by generation % 2 */
+	struct ring lent; /* the ring of the process's pool that is read */
 	struct wire_notice *notice; /* of the proof, written by the broker */
 	pthread_mutex_t lock; /* guards: */
 	struct waiter *waiters;
@@ -55,6 +56,12 @@ bool channel_lost(struct channel *ch);
  * rx_lock held. */
 int channel_set_rings(struct channel *ch, const struct wire_reply *a, int *files,
 		      int count);
+/* channels_pool says whether channels may receive from the process's pool (pool.h): only
+ * this process maps it. channels_set_pool sets that, and returns how many do.
+ * channel_leave_pool ends it for one; what is unread is given up. */
+bool channels_pool(void);
+int channels_set_pool(bool may);
+void channel_leave_pool(struct channel *ch);
 /* channel_grow gets a larger ring for a stream that has often filled this one. It is
  * mapped before the peer can send to it: only the owner can ask the broker for it. The
  * connection must be exclusive; with the entry's lock held. */
@@ -114,7 +121,15 @@ void waiter_remove(struct channel *ch, struct waiter *me);
 /* channel_ring is the ring that this end reads. */
 static inline struct ring *channel_ring(struct channel *ch)
 {
-	return &ch->rings[ch->s->generation % 2];
+	uint32_t generation = ch->s->generation;
+
+	return generation & IN_POOL ? &ch->lent : &ch->rings[generation % 2];
+}
+
+/* channel_pooled says whether it receives from the process's pool, or has. */
+static inline bool channel_pooled(const struct channel *ch)
+{
+	return ch->c.pool;
 }
 
 /* channel_grows says whether channel_grow may have to do something. */
@@ -122,7 +137,8 @@ static inline bool channel_grows(struct channel *ch)
 {
 	struct shared *s = ch->s;
 
-	return s->fulls >= GROW_FULL && !s->fixed && s->mapped == s->generation &&
+	return s->often && !s->fixed &&
+	       s->mapped == (s->generation & IN_POOL ? 0 : s->generation) &&
 	       s->rx_path == PATH_RING && !s->bell_closed;
 }
 

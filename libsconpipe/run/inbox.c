@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "../src/cpu.h"
+#include "../src/pool.h"
 #include "args.h"
+#include "files.h"
 #include "inbox.h"
 
 /* A larger number is a protocol error. */
@@ -23,6 +26,15 @@ bool inbox_switches(struct channel *ch)
 				    memory_order_acquire) != ch->s->generation;
 }
 
+/* find_ring finds the ring of a generation: one of the pool, or the one that was mapped
+ * before the peer sends to it. */
+static bool find_ring(struct channel *ch, uint32_t generation)
+{
+	if (generation & IN_POOL)
+		return ch->c.pool && !pool_ring(ch->c.pool, generation, &ch->lent);
+	return generation == ch->s->mapped;
+}
+
 /* switch_ring goes to the ring that the peer sends to, once the one before is read. It
  * returns where that one ends, or UINT64_MAX if the peer violates the protocol. */
 static uint64_t switch_ring(struct channel *ch)
@@ -32,10 +44,12 @@ static uint64_t switch_ring(struct channel *ch)
 	uint32_t generation = peer->generation;
 	uint64_t at = peer->switch_at, head = peer->head;
 
-	if (generation != s->mapped || at < s->pos || at > head)
+	if (at < s->pos || at > head)
 		return UINT64_MAX;
 	if (at > s->pos)
 		return at;
+	if (!find_ring(ch, generation))
+		return UINT64_MAX;
 	s->ring_start = at;
 	s->generation = generation;
 	return head;
@@ -52,7 +66,8 @@ ssize_t inbox_avail(struct channel *ch)
 		return -ECONNRESET;
 	if (inbox_switches(ch))
 		head = switch_ring(ch);
-	if (head < s->pos || head - s->pos > channel_ring(ch)->size)
+	if (head < s->pos || head - s->pos > channel_ring(ch)->size ||
+	    (head > s->pos && !channel_ring(ch)->base))
 		return protocol_error(ch);
 	return head - s->pos;
 }
@@ -156,4 +171,43 @@ int inbox_copy(struct channel *ch, const struct want *w, size_t at, size_t n)
 		at = 0;
 	}
 	return 0;
+}
+
+/* copy_ring copies a ring to a memory file. It returns the file, -1 on error. */
+static int copy_ring(struct ring *to, const struct ring *from)
+{
+	int fd = memory_file("sconring", 0, from->size);
+
+	if (fd < 0)
+		return -1;
+	fd = fd_move_high(fd);
+	if (ring_map(to, fd, from->size, true)) {
+		fd_close(fd);
+		return -1;
+	}
+	madvise(to->base, 2 * to->size, MADV_DOFORK);
+	memcpy(to->base, from->base, from->size);
+	return fd;
+}
+
+void inbox_keep(struct channel *ch)
+{
+	struct shared *s = ch->s;
+	struct page *page = (struct page *)ch->c.own;
+	struct ring own = { .size = POOL_RING };
+	int fd = -1;
+
+	if (s->generation == 0 || s->generation & IN_POOL) { /* else in a larger one */
+		if (inbox_avail(ch) > 0) {
+			fd = copy_ring(&own, channel_ring(ch));
+			if (fd < 0)
+				atomic_store(&s->broken, ECONNRESET);
+		}
+		s->files[FILE_RINGS] = fd;
+		s->ring_sizes[0] = own.size;
+		ring_unmap(&ch->rings[0]);
+		ch->rings[0] = own;
+		page->peer.generation = s->generation = 0;
+	}
+	channel_leave_pool(ch);
 }

@@ -34,6 +34,9 @@ ssize_t inbox_avail(struct channel *ch);
 size_t inbox_pending(struct channel *ch);
 /* inbox_copy copies the next n bytes to the buffers, from offset at on: 0 or -EFAULT. */
 int inbox_copy(struct channel *ch, const struct want *w, size_t at, size_t n);
+/* inbox_keep has a channel leave the process's pool: what it has not read there is in a
+ * ring of its own then, which other processes can map. The rings must be final. */
+void inbox_keep(struct channel *ch);
 /* inbox_release returns the room of n bytes to the sender. It rings the doorbell of a
  * sender that waits for room once half of the ring is free, or when this end is about to
  * wait. */

@@ -8,6 +8,7 @@
 #include "attach.h"
 #include "image.h"
 #include "pass.h"
+#include "pooled.h"
 #include "real.h"
 #include "socket.h"
 #include "stream.h"
@@ -36,6 +37,9 @@ static void pass_channel(struct passing *p, struct entry *e, struct channel *ch,
 
 	p->any = true;
 	proof_stop(ch);
+	if (channel_pooled(ch) && table_mine())
+		pooled_leave();
+	standard |= channel_pooled(ch); /* a vfork child's parent has the session */
 	/* stdio uses the standard ones by calls that are not interposed. */
 	if (standard && stream_detach(ch, fd))
 		return;

@@ -41,6 +41,7 @@
 #include "../src/clock.h"
 #include "../src/session.h"
 #include "attach.h"
+#include "pooled.h"
 #include "real.h"
 #include "sets.h"
 #include "socket.h"
@@ -125,6 +126,7 @@ static void adopt_all(void)
 
 static void before_fork(void)
 {
+	pooled_before_fork();
 	sets_before_fork();
 	table_before_fork();
 }
@@ -132,6 +134,7 @@ static void before_fork(void)
 static void after_fork_in_parent(void)
 {
 	arena_after_fork(false);
+	pooled_after_fork(false);
 }
 
 static void after_fork_in_child(void)
@@ -139,6 +142,7 @@ static void after_fork_in_child(void)
 	session_forget();
 	arena_after_fork(true);
 	table_after_fork();
+	pooled_after_fork(true);
 	sets_after_fork();
 }
 

@@ -233,7 +233,8 @@ static ssize_t step(struct channel *ch, int fd, const struct want *w, size_t at)
 		if (n < 0)
 			return n;
 		if (n > 0) {
-			s->fulls += (size_t)n == channel_ring(ch)->size;
+			if ((size_t)n == channel_ring(ch)->size)
+				s->often = fulls_often(&s->fulls);
 			if ((size_t)n > w->len - at)
 				n = w->len - at;
 			if (inbox_copy(ch, w, at, n))

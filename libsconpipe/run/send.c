@@ -71,6 +71,14 @@ static bool switch_to_ring(struct channel *ch, int fd)
 	return true;
 }
 
+/* size_now returns the size of the peer's ring. */
+static size_t size_now(struct channel *ch)
+{
+	size_t size = ((struct page *)ch->c.own)->size;
+
+	return size ? size : ch->s->first_size;
+}
+
 /* room returns the free bytes of the peer's ring. */
 static size_t room(struct channel *ch)
 {
@@ -78,10 +86,8 @@ static size_t room(struct channel *ch)
 	uint64_t tail =
 		atomic_load_explicit(&channel_peer(ch)->tail, memory_order_acquire);
 	uint64_t head = atomic_load_explicit(&page->sent, memory_order_acquire);
-	uint64_t size = page->size, start = page->switch_at;
+	uint64_t size = size_now(ch), start = page->switch_at;
 
-	if (!size)
-		size = ch->s->first_size;
 	if (tail < start)
 		tail = start;
 	/* The kernel refuses impossible positions. */
@@ -119,17 +125,42 @@ size_t send_fits(struct channel *ch, int fd)
 	return send_room(ch, true) && (s->shut || s->bell_closed) ? SIZE_MAX : room(ch);
 }
 
-/* wait_room waits, spinning first. It returns 0 to try again, or -errno. */
+/* Programs may rely on what TCP's buffers take of a peer that does not read: one that has
+ * read nothing of a full ring of less than RELIED bytes for STUCK_NS gets the rest by TCP.
+ */
+#define RELIED (256 << 10)
+#define STUCK_NS INT64_C(1000000000)
+
+/* stuck_at returns when that is so, 0 for never. */
+static int64_t stuck_at(struct channel *ch)
+{
+	struct shared *s = ch->s;
+	uint64_t tail = channel_peer(ch)->tail;
+
+	if (size_now(ch) >= RELIED)
+		return 0;
+	if (tail != s->full_tail || !s->full_ns) {
+		s->full_tail = tail;
+		s->full_ns = now_ns();
+	}
+	return s->full_ns + STUCK_NS;
+}
+
+/* wait_room waits, spinning first. It returns 0 to try again, -EOPNOTSUPP to send by TCP,
+ * or -errno. */
 static int wait_room(struct channel *ch, int fd, int flags, int64_t deadline)
 {
 	struct shared *s = ch->s;
 	struct waiter me;
-	int64_t until;
+	int64_t until, stuck;
 	int err = 0;
 
 	if (send_room(ch, false))
 		return 0;
 	s->full_count++;
+	stuck = stuck_at(ch);
+	if (stuck && now_ns() >= stuck)
+		return -EOPNOTSUPP;
 	if (!socket_blocks(fd, flags))
 		return send_room(ch, true) ? 0 : -EAGAIN;
 	until = now_ns() + spin_ns(spin_default(), s->tx_misses);
@@ -143,9 +174,13 @@ static int wait_room(struct channel *ch, int fd, int flags, int64_t deadline)
 	s->tx_misses++;
 	wait_begin(ch, &me);
 	if (!send_room(ch, true)) {
+		bool first = stuck && (!deadline || stuck < deadline);
+
 		pthread_mutex_unlock(&s->tx_lock);
-		err = wait_on(ch, &me, fd, 0, deadline);
+		err = wait_on(ch, &me, fd, 0, first ? stuck : deadline);
 		shared_lock(s, &s->tx_lock);
+		if (first && err == -EAGAIN)
+			err = 0;
 	}
 	wait_end(ch, &me);
 	return err;

@@ -218,6 +218,12 @@ static ssize_t pipe_to_ring(const struct job *j)
 	if (stream_failed(ch))
 		return -1;
 	if (room == SIZE_MAX) {
+		struct pollfd p = { .fd = fd, .events = POLLOUT };
+
+		/* Waits that can be cancelled. */
+		if (!await_pipe(j, POLLIN) ||
+		    (waits && cancellable_poll(&p, 1, NULL, NULL, leave, ch) < 0))
+			return -1;
 		n = real()->splice(pipe, NULL, fd, NULL, len, flags);
 		channel_met(ch, n < 0 ? errno : 0);
 		proof_push(ch, fd);

@@ -34,8 +34,7 @@ struct lent {
 /* The next ring to receive from, engine bpf. It is mapped before the peer sends to it. */
 struct growth {
 	struct ring next; /* mapped, until the peer has switched to it */
-	unsigned int full; /* how often the present one was found full */
-	unsigned int all; /* how often those of the process were, at the first time */
+	struct fulls fulls; /* of the present one */
 	bool often; /* that is often enough */
 	bool asked; /* the broker makes it */
 	bool refused;

@@ -41,24 +41,6 @@ static int get_ring(struct conn *c, uint32_t generation, struct ring *r)
 	return err;
 }
 
-/* is_full counts a ring that was found full. It returns whether it often was: of those of
- * the process, at least one time in GROW_SHARE. Larger rings would only make many
- * connections walk through more memory. */
-static bool is_full(struct growth *g)
-{
-	static atomic_uint all;
-	unsigned int now = atomic_fetch_add_explicit(&all, 1, memory_order_relaxed);
-
-	if (!g->full++)
-		g->all = now;
-	if (g->full < GROW_FULL)
-		return false;
-	if (now - g->all < GROW_SHARE * g->full)
-		return true;
-	g->full = 0;
-	return false;
-}
-
 /* grow gets a larger ring for a stream that has often filled this one, of which size
  * bytes are in use; engine bpf. */
 static void grow(struct conn *c, size_t size)
@@ -73,7 +55,7 @@ static void grow(struct conn *c, size_t size)
 	if (c->engine != PD_ENGINE_BPF)
 		return;
 	if (size == c->rx.size)
-		g->often = is_full(g);
+		g->often = fulls_often(&g->fulls);
 	if (g->refused || g->next.base || !(g->often || g->asked) ||
 	    c->rx.size >= LARGEST_RING ||
 	    c->pos - c->rx.start < GROW_TURNS * c->rx.size || now_ns() < g->again_ns)

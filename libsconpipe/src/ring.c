@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <errno.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -48,6 +49,21 @@ void ring_unmap(struct ring *r)
 	if (r->base && !r->pooled)
 		munmap(r->base, 2 * r->size);
 	*r = (struct ring){ 0 };
+}
+
+bool fulls_often(struct fulls *f)
+{
+	static atomic_uint all;
+	unsigned int now = atomic_fetch_add_explicit(&all, 1, memory_order_relaxed);
+
+	if (!f->own++)
+		f->all = now;
+	if (f->own < GROW_FULL)
+		return false;
+	if (now - f->all < GROW_SHARE * f->own)
+		return true;
+	f->own = 0;
+	return false;
 }
 
 int memory_file(const char *name, unsigned int flags, size_t size)

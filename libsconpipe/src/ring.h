@@ -32,6 +32,17 @@ struct ring {
 /* With the engine bpf, pause before the next look for a ring that the broker makes. */
 #define GROW_NS 10000000
 
+/* How often a ring was found full, and how often those of the process were at the first
+ * time. */
+struct fulls {
+	unsigned int own, all;
+};
+
+/* fulls_often counts a ring that was found full. It returns whether it often was: of those
+ * of the process, at least one time in GROW_SHARE. Larger rings would only make many
+ * connections walk through more memory. */
+bool fulls_often(struct fulls *f);
+
 static inline char *ring_at(const struct ring *r, uint64_t pos)
 {
 	return r->base + (pos & (r->size - 1));

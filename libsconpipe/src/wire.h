@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define WIRE_VERSION 11
+#define WIRE_VERSION 12
 #define TOKEN_REACH 1048576
 
 enum wire_op {
@@ -48,7 +48,8 @@ enum wire_op {
 	/* id. Error ECONNRESET if the connection was reset or a process died, else none.
 	 */
 	OP_ENDED,
-	/* file: a TCP socket. Reply: id; file: a socket that gets a byte when OP_ATTACHED
+	/* file: a TCP socket; arg: 1 if the process can receive from its pool. Reply:
+	 * id; file: a socket that gets a byte when OP_ATTACHED
 	 * or OP_PROVEN may have an answer, and EOF when the attempt has ended. */
 	OP_ATTACH,
 	/* id, arg: 1 if the socket has room for the token. From now on this end looks for
@@ -81,6 +82,9 @@ enum wire_op {
 	/* id: the peer's pool has no ring that was read. The reply comes when it has one;
 	 * EBUSY: another call makes it. */
 	OP_MORE_RINGS,
+	/* The process's attached connections that receive from its pool return to TCP.
+	 * After the reply no more bytes are sent by their rings. */
+	OP_LEAVE_RINGS,
 	/* The number after the last operation. */
 	OP_END,
 };

@@ -304,6 +304,8 @@ int main(int argc, char **argv)
 	if (argc == 2 && !strcmp(argv[1], "nothing"))
 		return 0;
 	for (i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		if (argc == 2 && !strcmp(argv[1], "--list"))
+			printf("%s\n", cases[i].name);
 		if (argc > 1 && strcmp(argv[1], cases[i].name))
 			continue;
 		current = cases[i].name;

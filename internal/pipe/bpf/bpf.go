@@ -240,6 +240,7 @@ type Memory struct {
 	paused bool   // guarded by the broker's lock
 	sent   uint64 // bytes, once the doorbell is unbound; guarded by the broker's lock
 	stale  bool   // the doorbell is unbound; guarded by the broker's lock
+	kept   func() // called once its ring of the pool is read; nil: that is given up
 
 	classes [4]bool // of rings that were stored in its slot, or may be
 
@@ -509,6 +510,9 @@ func (m *Memory) Close() {
 	m.closeMaps()
 	m.k.behind.Go(func() {
 		m.creating.Wait() // a ring may still be stored in the slot
+		if m.kept != nil {
+			m.awaitRead()
+		}
 		m.k.reap(m)
 	})
 }
@@ -537,15 +541,18 @@ const repeatPause = time.Second
 // before.
 func (k *Program) repeat(done func() bool) bool {
 	for !done() {
-		k.mu.Lock()
-		over := k.over
-		k.mu.Unlock()
-		if over {
+		if k.isOver() {
 			return false
 		}
 		time.Sleep(repeatPause)
 	}
 	return true
+}
+
+func (k *Program) isOver() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.over
 }
 
 // empty deletes the entries of a slot. A deletion from a map of maps waits for the programs

@@ -373,4 +373,13 @@ int scon_pipe_ended(struct ended *ctx)
 	return 0;
 }
 
+/* Run by the broker: whether the end of a slot has not read all that was sent to it. */
+SEC("syscall")
+int scon_pipe_unread(struct ended *ctx)
+{
+	struct page *page = value_of(&pages, ctx->slot);
+
+	return page && READ_ONCE(page->own.tail) != READ_ONCE(page->peer.head);
+}
+
 char _license[] SEC("license") = "GPL";

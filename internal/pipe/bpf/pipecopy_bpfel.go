@@ -41,24 +41,25 @@ type pipecopyPlace struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	pipecopyMapChunks         = "chunks"
-	pipecopyMapHeld           = "held"
-	pipecopyMapHolders        = "holders"
-	pipecopyMapHots           = "hots"
-	pipecopyMapLists          = "lists"
-	pipecopyMapNewest         = "newest"
-	pipecopyMapPages          = "pages"
-	pipecopyMapPlaces         = "places"
-	pipecopyMapPools          = "pools"
-	pipecopyMapRings1m        = "rings_1m"
-	pipecopyMapRings256k      = "rings_256k"
-	pipecopyMapRings4m        = "rings_4m"
-	pipecopyMapRings64k       = "rings_64k"
-	pipecopyMapSilent         = "silent"
-	pipecopyProgSconPipeBell  = "scon_pipe_bell"
-	pipecopyProgSconPipeCopy  = "scon_pipe_copy"
-	pipecopyProgSconPipeEnded = "scon_pipe_ended"
-	pipecopyVarFilesAt        = "files_at"
+	pipecopyMapChunks          = "chunks"
+	pipecopyMapHeld            = "held"
+	pipecopyMapHolders         = "holders"
+	pipecopyMapHots            = "hots"
+	pipecopyMapLists           = "lists"
+	pipecopyMapNewest          = "newest"
+	pipecopyMapPages           = "pages"
+	pipecopyMapPlaces          = "places"
+	pipecopyMapPools           = "pools"
+	pipecopyMapRings1m         = "rings_1m"
+	pipecopyMapRings256k       = "rings_256k"
+	pipecopyMapRings4m         = "rings_4m"
+	pipecopyMapRings64k        = "rings_64k"
+	pipecopyMapSilent          = "silent"
+	pipecopyProgSconPipeBell   = "scon_pipe_bell"
+	pipecopyProgSconPipeCopy   = "scon_pipe_copy"
+	pipecopyProgSconPipeEnded  = "scon_pipe_ended"
+	pipecopyProgSconPipeUnread = "scon_pipe_unread"
+	pipecopyVarFilesAt         = "files_at"
 )
 
 // loadPipecopy returns the embedded CollectionSpec for pipecopy.
@@ -102,9 +103,10 @@ type pipecopySpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type pipecopyProgramSpecs struct {
-	SconPipeBell  *ebpf.ProgramSpec `ebpf:"scon_pipe_bell"`
-	SconPipeCopy  *ebpf.ProgramSpec `ebpf:"scon_pipe_copy"`
-	SconPipeEnded *ebpf.ProgramSpec `ebpf:"scon_pipe_ended"`
+	SconPipeBell   *ebpf.ProgramSpec `ebpf:"scon_pipe_bell"`
+	SconPipeCopy   *ebpf.ProgramSpec `ebpf:"scon_pipe_copy"`
+	SconPipeEnded  *ebpf.ProgramSpec `ebpf:"scon_pipe_ended"`
+	SconPipeUnread *ebpf.ProgramSpec `ebpf:"scon_pipe_unread"`
 }
 
 // pipecopyMapSpecs contains maps before they are loaded into the kernel.
@@ -200,9 +202,10 @@ type pipecopyVariables struct {
 //
 // It can be passed to loadPipecopyObjects or ebpf.CollectionSpec.LoadAndAssign.
 type pipecopyPrograms struct {
-	SconPipeBell  *ebpf.Program `ebpf:"scon_pipe_bell"`
-	SconPipeCopy  *ebpf.Program `ebpf:"scon_pipe_copy"`
-	SconPipeEnded *ebpf.Program `ebpf:"scon_pipe_ended"`
+	SconPipeBell   *ebpf.Program `ebpf:"scon_pipe_bell"`
+	SconPipeCopy   *ebpf.Program `ebpf:"scon_pipe_copy"`
+	SconPipeEnded  *ebpf.Program `ebpf:"scon_pipe_ended"`
+	SconPipeUnread *ebpf.Program `ebpf:"scon_pipe_unread"`
 }
 
 func (p *pipecopyPrograms) Close() error {
@@ -210,6 +213,7 @@ func (p *pipecopyPrograms) Close() error {
 		p.SconPipeBell,
 		p.SconPipeCopy,
 		p.SconPipeEnded,
+		p.SconPipeUnread,
 	)
 }
 

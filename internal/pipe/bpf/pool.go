@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -166,6 +167,41 @@ func (p *Pool) Chunk(index uint32) (fd int, err error) {
 		return -1, unix.EINVAL
 	}
 	return p.chunks[index].memory.FD(), nil
+}
+
+// Keep has Close leave this end the ring of the pool until all of it is read, or the pool is
+// closed, and call kept then, with the lock held. The lock is held.
+func (m *Memory) Keep(kept func()) { m.kept = kept }
+
+// Pauses between looks whether a ring that is kept was read.
+const (
+	firstLook = time.Millisecond
+	lastLook  = time.Second
+)
+
+// awaitRead waits until a ring that is kept was read.
+func (m *Memory) awaitRead() {
+	for pause := firstLook; !m.isRead() && !m.pool.isOver(); pause = min(2*pause, lastLook) {
+		time.Sleep(pause)
+	}
+	m.k.lock.Lock()
+	defer m.k.lock.Unlock()
+	m.kept()
+}
+
+func (p *Pool) isOver() bool {
+	p.k.lock.Lock()
+	defer p.k.lock.Unlock()
+	return p.closed || p.k.isOver()
+}
+
+// isRead reports whether the end has read all that its peer has sent, or cannot be asked.
+func (m *Memory) isRead() bool {
+	if err := m.k.Quiesce(); err != nil {
+		return false
+	}
+	unread, err := m.k.objs.SconPipeUnread.Run(&ebpf.RunOptions{Context: pipecopyEnded{Slot: m.slot}})
+	return err == nil && unread == 0
 }
 
 // Close releases the pool, when Stop was called for all ends that receive from it. The lock is
