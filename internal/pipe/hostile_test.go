@@ -40,6 +40,7 @@ const (
 	opProven
 	opChunk
 	opMoreRings
+	opLeaveRings
 )
 
 // client sends arbitrary packets to the broker. It runs in the test's network namespace.
