@@ -112,15 +112,7 @@ func TestRunIsTCPMusl(t *testing.T) {
 func TestRunIsTCPPooled(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
-	dir, err := preload()
-	if err != nil {
-		t.Fatal(err)
-	}
-	names, err := exec.Command(filepath.Join(dir, "posixtest"), "--list").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name := range strings.FieldsSeq(string(names)) {
+	for _, name := range posixCases(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, socket := serve(t, nil)
@@ -202,35 +194,18 @@ func wentByPipe(t *testing.T, b *pipe.Broker) {
 	}
 }
 
-// posixtest runs with sanitizers.
-func TestRunSanitized(t *testing.T) {
-	if os.Getenv("SCON_LONG") == "" {
-		t.Skip("missing: SCON_LONG; this test takes minutes")
+// posixCases returns the cases of posixtest.
+func posixCases(t *testing.T) []string {
+	t.Helper()
+	dir, err := preload()
+	if err != nil {
+		t.Fatal(err)
 	}
-	needBPF(t)
-	for _, sanitize := range []string{"address,undefined", "thread"} {
-		t.Run(sanitize, func(t *testing.T) {
-			dir, err := buildRun("run"+sanitize, "SANITIZE="+sanitize, "MUSL=")
-			if err != nil {
-				t.Fatal(err)
-			}
-			b, socket := serve(t, nil)
-			// Some kernels randomize addresses more than sanitizers support.
-			cmd := exec.Command("setarch", "--addr-no-randomize", "env", "LD_PRELOAD="+filepath.Join(dir, "libsconrun.so"), filepath.Join(dir, "posixtest"))
-			cmd.Env = append(os.Environ(), "SCON_PIPE_SOCKET="+socket, "SCON_RUN_AFTER=0",
-				"ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0")
-			var out bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &out, &out
-			err = netns.Do(nstest.New(t), cmd.Start)
-			if err == nil {
-				err = cmd.Wait()
-			}
-			if err != nil || bytes.Contains(out.Bytes(), []byte("Sanitizer")) || bytes.Contains(out.Bytes(), []byte("runtime error")) {
-				t.Errorf("%v\n%s", err, out.Bytes())
-			}
-			wentByPipe(t, b)
-		})
+	names, err := exec.Command(filepath.Join(dir, "posixtest"), "--list").Output()
+	if err != nil {
+		t.Fatal(err)
 	}
+	return strings.Fields(string(names))
 }
 
 // pairUnderLoad is a server and a client under load in two namespaces.

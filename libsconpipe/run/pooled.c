@@ -65,8 +65,8 @@ void pooled_before_fork(void)
 	again = !pooled_leave() && could;
 }
 
-/* lose takes from the child what could not leave the pool: the broker does not answer, and
- * the parent reads on. */
+/* lose takes from the child what could not leave the pool: the broker does not answer,
+ * and the parent reads on. */
 static void lose(void)
 {
 	int fd;

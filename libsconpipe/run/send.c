@@ -126,7 +126,8 @@ size_t send_fits(struct channel *ch, int fd)
 }
 
 /* Programs may rely on what TCP's buffers take of a peer that does not read: one that has
- * read nothing of a full ring of less than RELIED bytes for STUCK_NS gets the rest by TCP.
+ * read nothing of a full ring of less than RELIED bytes for STUCK_NS gets the rest by
+ * TCP.
  */
 #define RELIED (256 << 10)
 #define STUCK_NS INT64_C(1000000000)

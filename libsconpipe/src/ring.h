@@ -38,9 +38,9 @@ struct fulls {
 	unsigned int own, all;
 };
 
-/* fulls_often counts a ring that was found full. It returns whether it often was: of those
- * of the process, at least one time in GROW_SHARE. Larger rings would only make many
- * connections walk through more memory. */
+/* fulls_often counts a ring that was found full. It returns whether it often was: of
+ * those of the process, at least one time in GROW_SHARE. Larger rings would only make
+ * many connections walk through more memory. */
 bool fulls_often(struct fulls *f);
 
 static inline char *ring_at(const struct ring *r, uint64_t pos)
