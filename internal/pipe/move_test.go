@@ -120,7 +120,7 @@ func newMoved(l net.Listener) (*moved, error) {
 
 func (m *moved) attach(b testing.TB, ends [2]client) {
 	for i, end := range ends {
-		a, files := end.quick(b, message{op: opAttach}, int(m.sockets[i].Fd()))
+		a, files := end.quick(b, message{op: opAttach, arg: 1}, int(m.sockets[i].Fd()))
 		m.ids[i], m.alerts[i] = a.id, files[0]
 		m.files = append(m.files, files...)
 	}

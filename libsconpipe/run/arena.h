@@ -82,7 +82,7 @@ struct shared {
 	_Atomic uint32_t generation; /* of the ring that is read */
 	uint64_t ring_start; /* position at which it came into use */
 	struct fulls fulls;
-	atomic_bool often; /* it is often found full */
+	atomic_size_t wanted; /* of a larger one; 0: none */
 	uint64_t pos; /* ring position, consumed */
 	bool tcp_known; /* the ring's prefix was read: tcp_left is valid */
 	uint64_t tcp_left; /* bytes to come by TCP before the ring's */

@@ -255,7 +255,7 @@ static void forget_rings(struct channel *ch)
 	s->tcp_known = s->growing = s->fixed = false;
 	s->generation = s->mapped = 0;
 	s->fulls = (struct fulls){ 0 };
-	s->often = false;
+	s->wanted = 0;
 	s->tx_path = s->rx_path = PATH_TCP;
 }
 
@@ -349,15 +349,13 @@ void channel_grow(struct channel *ch)
 {
 	struct shared *s = ch->s;
 	uint32_t next = s->mapped + 1;
-	size_t size = channel_ring(ch)->size;
-	struct wire_request grow = { .op = OP_GROW, .id = s->id, .size = 4 * size };
+	struct wire_request grow = { .op = OP_GROW, .id = s->id, .size = s->wanted };
 	struct wire_request get = { .op = OP_RING, .id = s->id, .arg = next };
 	struct wire_request mapped = { .op = OP_MAPPED, .id = s->id, .arg = next };
 	int file, count = 1, err;
 	struct wire_reply a;
 
-	if (size >= LARGEST_RING || s->pos - s->ring_start < GROW_TURNS * size ||
-	    now_ns() < s->grow_at || now_ns() < no_room_until || !pace_earned())
+	if (now_ns() < s->grow_at || now_ns() < no_room_until || !pace_earned())
 		return;
 	s->grow_at = now_ns() + GROW_NS;
 	if (!s->growing) {
@@ -375,8 +373,6 @@ void channel_grow(struct channel *ch)
 	if (!err)
 		err = count == 1 ? take_ring(ch, next, file, a.size) : -EPROTO;
 	if (!err) {
-		s->fulls = (struct fulls){ 0 };
-		s->often = false;
 		s->mapped = next; /* from now on the peer may send to it */
 		err = pace_call(&s->serial, &mapped, -1, &a, NULL, NULL);
 	}

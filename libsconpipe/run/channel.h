@@ -137,7 +137,7 @@ static inline bool channel_grows(struct channel *ch)
 {
 	struct shared *s = ch->s;
 
-	return s->often && !s->fixed &&
+	return s->wanted && !s->fixed &&
 	       s->mapped == (s->generation & IN_POOL ? 0 : s->generation) &&
 	       s->rx_path == PATH_RING && !s->bell_closed;
 }

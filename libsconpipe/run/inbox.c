@@ -50,6 +50,10 @@ static uint64_t switch_ring(struct channel *ch)
 		return at;
 	if (!find_ring(ch, generation))
 		return UINT64_MAX;
+	if (!(generation & IN_POOL)) {
+		s->fulls = (struct fulls){ 0 };
+		s->wanted = 0;
+	}
 	s->ring_start = at;
 	s->generation = generation;
 	return head;
@@ -78,6 +82,16 @@ size_t inbox_pending(struct channel *ch)
 		return 0;
 	return atomic_load_explicit(&channel_peer(ch)->head, memory_order_acquire) -
 	       ch->s->pos;
+}
+
+void inbox_full(struct channel *ch, size_t n)
+{
+	struct shared *s = ch->s;
+	size_t size = channel_ring(ch)->size;
+
+	if (n == size && fulls_often(&s->fulls) && size < LARGEST_RING &&
+	    s->pos - s->ring_start >= GROW_TURNS * size)
+		s->wanted = 4 * size;
 }
 
 void inbox_release(struct channel *ch, size_t n, bool waits)

@@ -34,6 +34,9 @@ ssize_t inbox_avail(struct channel *ch);
 size_t inbox_pending(struct channel *ch);
 /* inbox_copy copies the next n bytes to the buffers, from offset at on: 0 or -EFAULT. */
 int inbox_copy(struct channel *ch, const struct want *w, size_t at, size_t n);
+/* inbox_full counts a ring of which n bytes can be read. One that is often full is to
+ * grow. */
+void inbox_full(struct channel *ch, size_t n);
 /* inbox_keep has a channel leave the process's pool: what it has not read there is in a
  * ring of its own then, which other processes can map. The rings must be final. */
 void inbox_keep(struct channel *ch);

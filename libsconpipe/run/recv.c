@@ -233,8 +233,7 @@ static ssize_t step(struct channel *ch, int fd, const struct want *w, size_t at)
 		if (n < 0)
 			return n;
 		if (n > 0) {
-			if ((size_t)n == channel_ring(ch)->size)
-				s->often = fulls_often(&s->fulls);
+			inbox_full(ch, n);
 			if ((size_t)n > w->len - at)
 				n = w->len - at;
 			if (inbox_copy(ch, w, at, n))
