@@ -111,6 +111,7 @@ func (s *session) attach(fd int, pooled bool) (answer reply, err error) {
 	}
 	a.alert = pair[1]
 	s.attachments[a.id] = a
+	s.attaches = s.attaches || pooled
 	return reply{ID: a.id, files: []int{pair[0]}, taken: func() error { return unix.Close(pair[0]) }}, nil
 }
 

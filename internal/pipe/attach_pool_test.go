@@ -162,3 +162,48 @@ func TestLeaveRings(t *testing.T) {
 		t.Errorf("%d connections, want 1", len(s.Connections))
 	}
 }
+
+// A process with attached connections gets further rings when it asks for them, and not when its peers
+// do: it has all that is sent to it, should the broker end.
+func TestAttachedPoolIsExtended(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	x := newAttachBed(t)
+	first, page := x.attach(x.a, x.b)
+	if got := x.b.ask(message{op: opChunk, arg: 1}); got.errno != unix.EINVAL {
+		t.Errorf("more rings than connections: %+v", got)
+	}
+	const more = 70
+	ends, pages := [][2]answer{first}, [][]byte{page}
+	for range more {
+		end, page := x.attach(x.a, x.b)
+		ends, pages = append(ends, end), append(pages, page)
+	}
+	var unread int
+	for _, end := range ends {
+		if err := submit(end[0].files[0], kindSend, addr(memory(t, 4096)), 4096, 32); err == nil {
+			unread++
+		} else if err != unix.ENOBUFS {
+			t.Fatal(err)
+		}
+	}
+	if unread != 64 {
+		t.Errorf("%d connections have unread bytes in 64 rings", unread)
+	}
+	last := ends[more]
+	if got := x.a.ask(message{op: opMoreRings, id: last[0].id}); got.errno != unix.EINVAL {
+		t.Errorf("the peer enlarges the pool: %+v", got)
+	}
+	if got := x.b.ask(message{op: opChunk, arg: 2}); got.errno != unix.EINVAL {
+		t.Errorf("another chunk than the next: %+v", got)
+	}
+	if got := x.b.ask(message{op: opChunk, arg: 1}); got.errno != 0 || len(got.files) != 1 {
+		t.Fatalf("%+v", got)
+	}
+	eventually(t, "rings of the second chunk", func() bool {
+		return submit(last[0].files[0], kindSend, addr(memory(t, 4096)), 4096, 32) == nil
+	})
+	if got := *word(pages[more], peerGeneration) % (1 << 14); got < 64 {
+		t.Errorf("ring %d", got)
+	}
+}

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -178,19 +179,43 @@ func (s *session) chargeRingsFor(bytes, files int64) {
 	s.poolBytes, s.poolFiles = bytes, files
 }
 
-// chunk returns the memory of a chunk of the process's pool, or its lists.
+// chunk returns the memory of a chunk of the process's pool, or its lists. If the process has
+// attached connections, it makes the next chunk, whose rings are lent once the process has it: should
+// the broker end, the process has all that was sent to it.
 func (s *session) chunk(index uint32) (answer reply, err error) {
 	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
-	if s.pool == nil {
+	p, attaches := s.pool, s.attaches
+	s.b.mu.Unlock()
+	if p == nil {
 		return answer, unix.EINVAL
 	}
-	fd, err := s.pool.Chunk(index)
+	extended := false
+	if attaches {
+		err = s.enlarge(func() (err error) {
+			extended, err = p.Extend(index)
+			return err
+		})
+	}
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	var fd int
+	if err == nil {
+		fd, err = p.Chunk(index)
+	}
 	if err != nil {
 		return answer, err
 	}
 	answer.files = []int{fd}
-	return answer, s.keep(&answer, nil)
+	if err := s.keep(&answer, nil); err != nil || !extended {
+		return answer, err
+	}
+	closeFiles := answer.taken
+	answer.taken = func() error {
+		s.b.mu.Lock()
+		defer s.b.mu.Unlock()
+		return errors.Join(closeFiles(), p.Lend(index))
+	}
+	return answer, nil
 }
 
 // moreRings enlarges the pool that the peer of an end receives from.
@@ -199,15 +224,20 @@ func (s *session) moreRings(id uint32) error {
 	if err != nil {
 		return err
 	}
+	return owner.enlarge(p.Grow)
+}
+
+// enlarge calls what may make a chunk of the process's pool, and corrects what is charged.
+func (s *session) enlarge(grow func() error) error {
 	ledger := s.b.ledger
-	if err := ledger.Take(owner.owner, quota.Files, 1); err != nil { // of the chunk, while it is made
+	if err := ledger.Take(s.owner, quota.Files, 1); err != nil { // of the chunk, while it is made
 		return err
 	}
-	err = p.Grow()
+	err := grow()
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
-	ledger.Give(owner.owner, quota.Files, 1)
-	owner.recountRings()
+	ledger.Give(s.owner, quota.Files, 1)
+	s.recountRings()
 	if err != nil {
 		return fmt.Errorf("enlarge a pool of rings: %w", err)
 	}
@@ -221,6 +251,9 @@ func (s *session) poolOfPeer(id uint32) (*bpf.Pool, *session, error) {
 	e := s.ends[id]
 	if e == nil {
 		return nil, nil, unix.EBADF
+	}
+	if e.connection.attached { // its process has to have the rings first: it asks for them
+		return nil, nil, unix.EINVAL
 	}
 	for i, peer := range e.connection.ends {
 		if p := e.connection.pools[i]; peer != e && p != nil {

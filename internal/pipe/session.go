@@ -36,8 +36,9 @@ type session struct {
 
 	attachments map[uint32]*attachment
 
-	pool    *bpf.Pool     // of rings; nil: none
-	pooling chan struct{} // closed once it was made, or could not be; nil: not begun
+	pool     *bpf.Pool     // of rings; nil: none
+	attaches bool          // it has, or had, attached connections that may receive from the pool
+	pooling  chan struct{} // closed once it was made, or could not be; nil: not begun
 
 	poolBytes, poolFiles int64 // charged for it beside its ends' rings
 }

@@ -70,7 +70,7 @@ const (
 	opProven = 19
 	// arg: index of a chunk of the process's pool. Reply: file: its rings, one after
 	// the other; of index POOL_CHUNKS: the lists (list.h). EINVAL: there is no such
-	// one.
+	// one. For a process that has attached connections, the next one is made.
 	opChunk = 20
 	// id: the peer's pool has no ring that was read. The reply comes when it has one;
 	// EBUSY: another call makes it.

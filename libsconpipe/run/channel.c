@@ -75,16 +75,25 @@ int channels_set_pool(bool may)
 	return pooled;
 }
 
-/* join_pool has a channel receive from the pool, in rings of that size. */
+/* A pool has a chunk for so many connections, of which few have unread bytes at a time.
+ */
+#define CHUNK_CHANNELS 1024
+
+/* join_pool has a channel receive from the pool, in rings of that size. What it may
+ * receive from is mapped before: when the broker ends, no byte is lost. */
 static int join_pool(struct channel *ch, size_t size)
 {
-	pooled++;
+	int count = ++pooled;
+
 	if (may_pool) /* else no more, since the broker was asked */
 		ch->c.pool = pool_get(ch->s->serial);
-	if (!ch->c.pool) {
+	if (!ch->c.pool || pool_reserve(ch->c.pool, 1)) {
+		pool_put(ch->c.pool);
+		ch->c.pool = NULL;
 		pooled--;
 		return -ENOMEM;
 	}
+	pool_reserve(ch->c.pool, 1 + count / CHUNK_CHANNELS);
 	ch->rings[0] = (struct ring){ .size = size };
 	return 0;
 }

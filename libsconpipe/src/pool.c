@@ -104,6 +104,17 @@ static int map_chunk(struct pool *p, uint32_t index)
 	return err;
 }
 
+int pool_reserve(struct pool *p, uint32_t chunks)
+{
+	int err = 0;
+	uint32_t i;
+
+	for (i = 0; i < chunks && i < POOL_CHUNKS && !err; i++)
+		if (!p->chunks[i])
+			err = map_chunk(p, i);
+	return err;
+}
+
 /* map_lists maps the lists. */
 static void map_lists(struct pool *p)
 {

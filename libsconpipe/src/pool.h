@@ -16,6 +16,8 @@ struct pool;
  * pool_put ends it. */
 struct pool *pool_get(uint32_t serial);
 void pool_put(struct pool *p);
+/* pool_reserve maps the first chunks: 0 or -errno. */
+int pool_reserve(struct pool *p, uint32_t chunks);
 /* pool_ring finds the ring that a generation names. */
 int pool_ring(struct pool *p, uint32_t generation, struct ring *r);
 /* pool_list takes one of the process's lists (list.h), and a use of the pool; NULL: there

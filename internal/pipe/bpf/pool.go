@@ -67,7 +67,10 @@ func (k *Program) NewPool() (*Pool, error) {
 	if p.lists, err = k.newMemory(k.objs.Lists, number, ListBytes); err == nil {
 		var c chunk
 		if c, err = p.makeChunk(); err == nil {
+			lock := k.lock
+			lock.Lock()
 			err = p.add(c)
+			lock.Unlock()
 		}
 	}
 	if err != nil {
@@ -105,13 +108,20 @@ func (p *Pool) makeChunk() (c chunk, err error) {
 	return c, nil
 }
 
-// add lets the program lend the rings of a chunk.
+// add adds a chunk, and lets the program lend its rings.
 func (p *Pool) add(c chunk) error {
-	if err := p.k.objs.Pools.Put(p.number*poolChunks+uint32(len(p.chunks)), c.number+1); err != nil {
-		p.k.dropChunk(c)
+	p.chunks = append(p.chunks, c)
+	return p.Lend(uint32(len(p.chunks) - 1))
+}
+
+// Lend lets the program lend the rings of a chunk. The lock is held.
+func (p *Pool) Lend(index uint32) error {
+	if p.closed {
+		return unix.ECONNRESET
+	}
+	if err := p.k.objs.Pools.Put(p.number*poolChunks+index, p.chunks[index].number+1); err != nil {
 		return fmt.Errorf("enlarge a pool of rings: %w", err)
 	}
-	p.chunks = append(p.chunks, c)
 	return nil
 }
 
@@ -129,7 +139,27 @@ func (p *Pool) Uncovered() (bytes, files int64) {
 
 // Grow enlarges the pool, unless there is a ring for each end. It waits for running programs.
 // EBUSY: another call does it. The broker's lock must not be held.
-func (p *Pool) Grow() error {
+func (p *Pool) Grow() error { return p.grow(p.add) }
+
+// Extend is Grow if the chunk of that index is the next one, and says so. Its rings are lent after
+// Lend only.
+func (p *Pool) Extend(index uint32) (extended bool, err error) {
+	lock := p.k.lock
+	lock.Lock()
+	is := index == uint32(len(p.chunks))
+	lock.Unlock()
+	if !is {
+		return false, nil
+	}
+	err = p.grow(func(c chunk) error {
+		p.chunks = append(p.chunks, c)
+		extended = true
+		return nil
+	})
+	return extended, err
+}
+
+func (p *Pool) grow(add func(chunk) error) error {
 	lock := p.k.lock
 	lock.Lock()
 	defer lock.Unlock()
@@ -153,7 +183,7 @@ func (p *Pool) Grow() error {
 	if err != nil {
 		return err
 	}
-	return p.add(c)
+	return add(c)
 }
 
 // Chunk returns the memory of a chunk, or after the last possible one the lists, for the process to
