@@ -320,15 +320,16 @@ func awaitProgress(t *testing.T, pid int) {
 	})
 }
 
-// Connections survive the broker.
+// Connections survive the broker, whether they receive from rings of their own or of a pool.
 func TestRunBrokerKilled(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
 	one, two := neighbours(t)
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
-	for i := range 8 {
-		broker, socket := startBroker(t)
+	for i := range 16 {
+		socket := filepath.Join(t.TempDir(), "p")
+		broker := startBrokerAt(t, socket, "env", fmt.Sprint("SCON_TEST_POOLED=", i/2%2))
 		l := startLoad(t, one, two, socket, []string{"client", "poller"}[i%2])
 		time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
 		if err := broker.Process.Kill(); err != nil {
@@ -562,7 +563,11 @@ func startBrokerAt(t testing.TB, socket string, by ...string) *exec.Cmd {
 func serveBroker(socket string) int {
 	err := confine()
 	if err == nil {
-		_, err = pipe.New(pipe.Options{Socket: socket, MemoryLimit: 1 << 28, Copier: copier.New(""), Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
+		var b *pipe.Broker
+		b, err = pipe.New(pipe.Options{Socket: socket, MemoryLimit: 1 << 28, Copier: copier.New(""), Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
+		if os.Getenv("SCON_TEST_POOLED") == "1" && err == nil {
+			b.PoolAlways()
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
