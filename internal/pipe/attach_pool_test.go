@@ -39,8 +39,8 @@ func newAttachBed(t *testing.T) *attachBed {
 	return x
 }
 
-// attach returns the ends of a connection, and the page of the second one.
-func (x *attachBed) attach(a, b client) (ends [2]answer, page []byte) {
+// proven has the tokens of a connection cross.
+func (x *attachBed) proven(a, b client) (both [2]*crossing, ids [2]uint32) {
 	x.t.Helper()
 	var sockets [2]*os.File
 	if err := netns.Do(x.ns, func() error {
@@ -49,8 +49,6 @@ func (x *attachBed) attach(a, b client) (ends [2]answer, page []byte) {
 	}); err != nil {
 		x.t.Fatal(err)
 	}
-	var both [2]*crossing
-	var ids [2]uint32
 	for i, c := range []client{a, b} {
 		got := c.sendWith(message{op: opAttach, arg: 1}.packet(), unix.UnixRights(int(sockets[i].Fd())))
 		if got.errno != 0 {
@@ -62,15 +60,28 @@ func (x *attachBed) attach(a, b client) (ends [2]answer, page []byte) {
 		both[i] = c.cross(ids[i], sockets[i])
 	}
 	prove(x.t, both)
+	return both, ids
+}
+
+// fetch returns a proven end.
+func (x *attachBed) fetch(c *crossing, id uint32) (end answer) {
+	x.t.Helper()
+	eventually(x.t, "the rings", func() bool {
+		end = c.ask(message{op: opProven, id: id})
+		return end.errno == 0
+	})
+	if end.id = id; end.number&inPool == 0 || len(end.files) != 3 {
+		x.t.Fatalf("no ring of the pool: %+v", end)
+	}
+	return end
+}
+
+// attach returns the ends of a connection, and the page of the second one.
+func (x *attachBed) attach(a, b client) (ends [2]answer, page []byte) {
+	x.t.Helper()
+	both, ids := x.proven(a, b)
 	for i := range both {
-		eventually(x.t, "the rings", func() bool {
-			ends[i] = both[i].ask(message{op: opProven, id: ids[i]})
-			return ends[i].errno == 0
-		})
-		ends[i].id = ids[i]
-		if ends[i].number&inPool == 0 || len(ends[i].files) != 3 {
-			x.t.Fatalf("no ring of the pool: %+v", ends[i])
-		}
+		ends[i] = x.fetch(both[i], ids[i])
 	}
 	return ends, pageOf(x.t, ends[1])
 }
@@ -127,6 +138,42 @@ func TestPooledRingIsKept(t *testing.T) {
 	eventually(t, "one end's charge", func() bool { return x.broker.Status().MemoryBytes == pool+ringAtStart })
 	store(page, ownTail, load(page, peerHead))
 	eventually(t, "its end", func() bool { return x.broker.Status().MemoryBytes == pool })
+}
+
+// A process that has closed its end may read on from its ring (stream_leave of libsconpipe/run).
+func TestPooledRingOfClosedEnd(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	x := newAttachBed(t)
+	first, page := x.attach(x.a, x.b)
+	rings := x.rings(x.b)
+	x.send(first[0], 'a')
+	at := int(*word(page, peerGeneration)%(1<<14)) * ringAtStart
+	x.b.must(message{op: opClose, id: first[1].id})
+	for range 20 {
+		other, otherPage := x.attach(x.a, x.b)
+		x.send(other[0], 'b')
+		store(otherPage, ownTail, load(otherPage, peerHead))
+		x.a.must(message{op: opClose, id: other[0].id})
+	}
+	if want := bytes.Repeat([]byte{'a'}, 4096); !bytes.Equal(rings[at:at+4096], want) {
+		t.Fatalf("another connection has got the ring: %q", rings[at:at+10])
+	}
+}
+
+// A peer that sends before a process has got its end, and closes, does not have it charged.
+func TestPooledRingThatNobodyGets(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	x := newAttachBed(t)
+	both, ids := x.proven(x.a, x.b)
+	end := x.fetch(both[0], ids[0])
+	x.send(end, 'a')
+	x.a.must(message{op: opClose, id: ids[0]})
+	x.b.ask(message{op: opClose, id: ids[1]})
+	x.a.conn.Close()
+	const pool = 64*ringAtStart + lists*listBytes
+	eventually(t, "the end of the end's charge", func() bool { return x.broker.Status().MemoryBytes == pool })
 }
 
 // A process that never reads is charged until it ends.

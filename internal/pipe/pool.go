@@ -53,12 +53,14 @@ func (s *session) leavePool(p *bpf.Pool) {
 }
 
 // keepUnread leaves the rings of pools to those ends of an attached connection that still have to
-// read them: the processes do so when they like, and are charged until then. The lock is held.
+// read them: the processes do so when they like, and are charged until then. One that has closed
+// its end may read on, and says that all is read once it does not. One that never got its end does
+// not read. The lock is held.
 func (c *connection) keepUnread() {
 	for i, p := range c.pools {
 		e := c.ends[i]
 		m, made := e.Memory.(*bpf.Memory)
-		if p == nil || !made || !c.attached || e.left || e.owner.over {
+		if p == nil || !made || !c.attached || !m.IsMapped() || e.owner.over {
 			continue
 		}
 		s, bytes := e.owner, c.first

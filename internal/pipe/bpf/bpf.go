@@ -128,15 +128,16 @@ func (k *Program) Close() error {
 // Quiesce waits until no run of the program copies for doorbells that Stop has unbound or Pause
 // has paused: an update of a map of maps waits for all runs that have started.
 func (k *Program) Quiesce() error {
-	if k.quiet.Load() >= k.stops.Load() {
+	wanted := k.stops.Load()
+	if k.quiet.Load() >= wanted {
 		return nil
 	}
 	k.quiets.Lock()
 	defer k.quiets.Unlock()
-	stops := k.stops.Load()
-	if k.quiet.Load() >= stops {
+	if k.quiet.Load() >= wanted {
 		return nil
 	}
+	stops := k.stops.Load()
 	if err := k.objs.Pages.Put(uint32(mostSlots), uint32(k.blank.FD())); err != nil {
 		return fmt.Errorf("wait for calls of the program: %w", err)
 	}
@@ -389,6 +390,9 @@ func (m *Memory) Mapped(generation uint32) error {
 	m.Given(0)
 	return nil
 }
+
+// IsMapped reports whether the process has got its page. The lock is held.
+func (m *Memory) IsMapped() bool { return m.page.taken }
 
 func (m *Memory) mappedRing(generation uint32) error {
 	if generation <= m.newest || int(generation) >= len(m.rings) || !m.rings[generation].taken {
