@@ -202,6 +202,23 @@ static ssize_t ring_to_pipe(const struct job *j)
 	return n;
 }
 
+/* await_room waits until TCP may have room, at most the socket's timeout. It returns
+ * false, and sets errno, without. */
+static bool await_room(const struct job *j)
+{
+	struct pollfd p = { .fd = j->fd, .events = POLLOUT };
+	int64_t ns = socket_timeout(j->fd, SO_SNDTIMEO);
+	struct timespec t = { ns / 1000000000, ns % 1000000000 };
+	int n;
+
+	do
+		n = cancellable_poll(&p, 1, ns ? &t : NULL, NULL, leave, j->ch);
+	while (n < 0 && restarts(-errno, false, ns));
+	if (!n)
+		errno = EAGAIN;
+	return n > 0;
+}
+
 /* pipe_to_ring sends from a pipe. Bytes read cannot be put back, so a call that does not
  * block reads only what fits into the ring. */
 static ssize_t pipe_to_ring(const struct job *j)
@@ -218,11 +235,8 @@ static ssize_t pipe_to_ring(const struct job *j)
 	if (stream_failed(ch))
 		return -1;
 	if (room == SIZE_MAX) {
-		struct pollfd p = { .fd = fd, .events = POLLOUT };
-
 		/* Waits that can be cancelled. */
-		if (!await_pipe(j, POLLIN) ||
-		    (waits && cancellable_poll(&p, 1, NULL, NULL, leave, ch) < 0))
+		if (!await_pipe(j, POLLIN) || (waits && !await_room(j)))
 			return -1;
 		n = real()->splice(pipe, NULL, fd, NULL, len, flags);
 		channel_met(ch, n < 0 ? errno : 0);
