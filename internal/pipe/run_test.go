@@ -112,7 +112,7 @@ func TestRunIsTCPMusl(t *testing.T) {
 func TestRunIsTCPPooled(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
-	names := strings.Fields("stream duplex full sendfile level edge dup fork unread cancel stdio exec execclear execstatic spawn shell rights prefork forkserver forkthreads shortread splicers")
+	names := strings.Fields("stream duplex full sendfile level edge dup fork unread cancel stdio exec execclear execstatic spawn shell rights prefork forkserver forkthreads shortread splicers bothfull forkstream")
 	all := posixCases(t)
 	if os.Getenv("SCON_LONG") != "" {
 		names = all

@@ -84,6 +84,7 @@ struct shared {
 	struct fulls fulls;
 	atomic_size_t wanted; /* of a larger one; 0: none */
 	uint64_t pos; /* ring position, consumed */
+	bool kept; /* the rest is a copy: as the page has it, all is read */
 	bool tcp_known; /* the ring's prefix was read: tcp_left is valid */
 	uint64_t tcp_left; /* bytes to come by TCP before the ring's */
 	uint64_t tcp_read; /* bytes read from TCP before the ring's */

@@ -247,7 +247,6 @@ static void forget_rings(struct channel *ch)
 
 	for (i = 0; i < 2; i++)
 		ring_unmap(&ch->rings[i]);
-	channel_leave_pool(ch);
 	for (i = FILE_PAGE; i < CHANNEL_FILES; i++) {
 		if (s->files[i] >= 0)
 			fd_close(s->files[i]);
@@ -263,6 +262,7 @@ static void forget_rings(struct channel *ch)
 	s->widened_at = 0;
 	s->tcp_known = s->growing = s->fixed = false;
 	s->generation = s->mapped = 0;
+	s->kept = false;
 	s->fulls = (struct fulls){ 0 };
 	s->wanted = 0;
 	s->tx_path = s->rx_path = PATH_TCP;
@@ -280,6 +280,7 @@ int channel_renew(struct channel *ch, uint32_t id, uint32_t serial, int bell,
 	if (s->stays || s->tx_path != PATH_TCP_AGAIN || s->rx_path != PATH_TCP_AGAIN) {
 		real()->close(notice);
 	} else {
+		channel_leave_pool(ch); /* while the page is that of the rings */
 		err = map_notice(ch, notice);
 		if (!err)
 			err = tcp_received(fd, &received);

@@ -28,35 +28,40 @@ bool inbox_switches(struct channel *ch)
 
 /* find_ring finds the ring of a generation: one of the pool, or the one that was mapped
  * before the peer sends to it. */
-static bool find_ring(struct channel *ch, uint32_t generation)
+static int find_ring(struct channel *ch, uint32_t generation)
 {
 	if (generation & IN_POOL)
-		return ch->c.pool && !pool_ring(ch->c.pool, generation, &ch->lent);
-	return generation == ch->s->mapped;
+		return ch->c.pool ? pool_ring(ch->c.pool, generation, &ch->lent) :
+				    -EPROTO;
+	return generation == ch->s->mapped ? 0 : -EPROTO;
 }
 
 /* switch_ring goes to the ring that the peer sends to, once the one before is read. It
- * returns where that one ends, or UINT64_MAX if the peer violates the protocol. */
-static uint64_t switch_ring(struct channel *ch)
+ * sets where that one ends. -EAGAIN: this process cannot map it now. */
+static int switch_ring(struct channel *ch, uint64_t *end)
 {
 	struct side *peer = channel_peer(ch);
 	struct shared *s = ch->s;
 	uint32_t generation = peer->generation;
 	uint64_t at = peer->switch_at, head = peer->head;
+	int err;
 
 	if (at < s->pos || at > head)
-		return UINT64_MAX;
+		return -EPROTO;
+	*end = at;
 	if (at > s->pos)
-		return at;
-	if (!find_ring(ch, generation))
-		return UINT64_MAX;
+		return 0;
+	err = find_ring(ch, generation);
+	if (err)
+		return err == -EMFILE || err == -ENFILE || err == -ENOMEM ? -EAGAIN : err;
 	if (!(generation & IN_POOL)) {
 		s->fulls = (struct fulls){ 0 };
 		s->wanted = 0;
 	}
 	s->ring_start = at;
 	s->generation = generation;
-	return head;
+	*end = head;
+	return 0;
 }
 
 ssize_t inbox_avail(struct channel *ch)
@@ -65,11 +70,16 @@ ssize_t inbox_avail(struct channel *ch)
 	/* A head in the next ring shows that the peer has switched. */
 	uint64_t head =
 		atomic_load_explicit(&channel_peer(ch)->head, memory_order_acquire);
+	int err = 0;
 
 	if (s->broken)
 		return -ECONNRESET;
 	if (inbox_switches(ch))
-		head = switch_ring(ch);
+		err = switch_ring(ch, &head);
+	if (err == -EAGAIN)
+		return err;
+	if (err)
+		return protocol_error(ch);
 	if (head < s->pos || head - s->pos > channel_ring(ch)->size ||
 	    (head > s->pos && !channel_ring(ch)->base))
 		return protocol_error(ch);
@@ -101,7 +111,8 @@ void inbox_release(struct channel *ch, size_t n, bool waits)
 	uint32_t wait;
 
 	s->pos += n;
-	atomic_store_explicit(&ch->c.own->tail, s->pos, memory_order_release);
+	if (!s->kept)
+		atomic_store_explicit(&ch->c.own->tail, s->pos, memory_order_release);
 	full_fence();
 	wait = atomic_load_explicit(&peer->write_wait, memory_order_relaxed);
 	if (wait == s->rung_write)
@@ -209,10 +220,13 @@ void inbox_keep(struct channel *ch)
 	struct shared *s = ch->s;
 	struct page *page = (struct page *)ch->c.own;
 	struct ring own = { .size = POOL_RING };
+	ssize_t n = inbox_avail(ch); /* goes to the ring of the next bytes */
 	int fd = -1;
 
 	if (s->generation == 0 || s->generation & IN_POOL) { /* else in a larger one */
-		if (inbox_avail(ch) > 0) {
+		if (n == -EAGAIN)
+			atomic_store(&s->broken, ECONNRESET);
+		if (n > 0) {
 			fd = copy_ring(&own, channel_ring(ch));
 			if (fd < 0)
 				atomic_store(&s->broken, ECONNRESET);
@@ -221,7 +235,10 @@ void inbox_keep(struct channel *ch)
 		s->ring_sizes[0] = own.size;
 		ring_unmap(&ch->rings[0]);
 		ch->rings[0] = own;
-		page->peer.generation = s->generation = 0;
+		s->generation = 0;
+		if (page->peer.generation & IN_POOL) /* else a larger one follows */
+			page->peer.generation = 0;
 	}
+	s->kept = true;
 	channel_leave_pool(ch);
 }

@@ -44,7 +44,7 @@ static void pass_channel(struct passing *p, struct entry *e, struct channel *ch,
 	if (standard && stream_detach(ch, fd))
 		return;
 	/* What the ring has left reaches the image's stdin only by another stream. */
-	if (p->with_library && (libc_sets_stdin || !standard)) {
+	if (p->with_library && !channel_pooled(ch) && (libc_sets_stdin || !standard)) {
 		/* fork has counted its child already. A count that is too high is
 		 * harmless. */
 		if (p->spawns || !table_mine())

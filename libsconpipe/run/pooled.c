@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <errno.h>
 
+#include "../src/clock.h"
 #include "../src/pool.h"
 #include "../src/session.h"
 #include "inbox.h"
@@ -8,34 +9,40 @@
 #include "stream.h"
 #include "table.h"
 
-static void leave(struct channel *ch, int fd)
+/* How long a fork waits for calls that receive: what has not left the pool by then is
+ * lost to the child. This thread may be in a signal handler that has interrupted one. */
+#define LEAVE_NS INT64_C(2000000000)
+
+static void leave(struct channel *ch, int fd, int64_t until_ns)
 {
 	struct shared *s = ch->s;
 	bool was;
 
-	shared_lock(s, &s->tx_lock);
-	shared_lock(s, &s->rx_lock); /* under which channels join the pool */
+	/* Under which channels join the pool, and are renewed. Not tx_lock: a sender may
+	 * wait for TCP with it. */
+	if (!shared_lock_until(s, &s->rx_lock, until_ns))
+		return;
 	was = channel_pooled(ch);
 	if (was) {
 		s->tx_path = PATH_TCP_AGAIN;
 		inbox_keep(ch);
 	}
 	pthread_mutex_unlock(&s->rx_lock);
-	pthread_mutex_unlock(&s->tx_lock);
 	if (was)
 		stream_changed(fd);
 }
 
 static void leave_all(void)
 {
+	int64_t until = now_ns() + LEAVE_NS;
 	int fd;
 
 	for (fd = 0; fd < entry_limit(); fd++) {
-		struct channel *ch = entry_channel(entry_get(fd));
+		struct channel *ch = entry_channel_until(entry_get(fd), until);
 
 		if (!ch)
 			continue;
-		leave(ch, fd);
+		leave(ch, fd, until);
 		channel_put(ch);
 	}
 }
@@ -65,8 +72,7 @@ void pooled_before_fork(void)
 	again = !pooled_leave() && could;
 }
 
-/* lose takes from the child what could not leave the pool: the broker does not answer,
- * and the parent reads on. */
+/* lose takes from the child what could not leave the pool: the parent reads on. */
 static void lose(void)
 {
 	int fd;

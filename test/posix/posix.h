@@ -105,7 +105,8 @@ pthread_t start(void *(*fn)(void *), int fd);
 	X(splicepart) X(splicenone) X(kernels) X(mostevents) X(pasttimes) \
 	X(names_sent) X(sendfile_refused) X(unshare) X(freopen) X(splicers) X(cancelsplice) X(twice) \
 	X(closednumber) X(keptnumber) X(loop) X(manyfiles) X(tee) X(zerocopy) X(scarce) \
-	X(kernelpace) X(resetends)
+	X(kernelpace) X(resetends) \
+	X(bothfull) X(forkstream)
 /* clang-format on */
 
 #define DECLARE(name) void case_##name(void);
