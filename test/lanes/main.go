@@ -1,8 +1,10 @@
-// Lanes runs "go test -json" with its arguments for all packages of all modules, in
-// concurrent lanes: most tests wait for timers and leases, so that a single lane leaves
-// most of the processors idle. The packages that CONTRIBUTING.md lists as slow ("make
-// slow") come first, in its order, so that what runs at the end is short. Each lane takes
-// what is next, in a mount namespace of its own, and prints whole lines.
+// Lanes runs "go test -json" with its arguments, in concurrent lanes: most tests wait
+// for timers and leases, so that a single lane leaves most of the processors idle.
+// Each lane has its own mount namespace, runs its packages one after the other, and
+// prints whole lines.
+//
+//	lanes ARG... ./...              all packages of all modules
+//	lanes ARG... ./... PACKAGE      one package, as gotestsum reruns tests: one lane
 package main
 
 import (
@@ -12,19 +14,23 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 )
 
-// lanes is how many run at once, on two processors.
-const lanes = 3
+// lanes are the packages of the lanes, by what their paths begin with, each about as long
+// as the others ("make slow"). All other packages are in the last lane.
+var lanes = [...][]string{
+	{"internal/express/", "test/faults/", "test/pitfalls/"},
+	{"cmd/", "internal/pipe/", "internal/startup/docker/", "lab/", "libsconpipe/", "test/differential/", "test/packages/"},
+	{""},
+}
 
 // modules are the folders of the modules.
 var modules = []string{".", "test", "lab"}
 
-// work is some packages of a module, tested one after the other.
+// work is some packages of a module.
 type work struct {
 	module   string
 	packages []string
@@ -42,75 +48,82 @@ func main() {
 }
 
 func run(args []string) error {
-	text, err := os.ReadFile("CONTRIBUTING.md")
-	if err != nil {
-		return err
+	args, pkg := parse(args)
+	if pkg != "" {
+		return (&output{}).lane(args, []work{{moduleOf(pkg), []string{pkg}}})
 	}
-	all := map[string][]string{}
+	var all [len(lanes)][]work
 	for _, module := range modules {
 		list, err := exec.Command("go", "list", "-C", module, "./...").Output()
 		if err != nil {
 			return fmt.Errorf("list the packages of module %s: %w", module, err)
 		}
-		all[module] = strings.Fields(string(list))
-	}
-	works := order(slow(string(text)), all)
-	next := make(chan work, len(works))
-	for _, w := range works {
-		next <- w
-	}
-	close(next)
-
-	var out output
-	var errs [lanes]error
-	var running sync.WaitGroup
-	for i := range lanes {
-		running.Go(func() {
-			for w := range next {
-				errs[i] = errors.Join(errs[i], out.test(args, w))
+		var packages [len(lanes)][]string
+		for _, pkg := range strings.Fields(string(list)) {
+			i := laneOf(pkg)
+			packages[i] = append(packages[i], pkg)
+		}
+		for i, some := range packages {
+			if len(some) > 0 {
+				all[i] = append(all[i], work{module, some})
 			}
-		})
+		}
+	}
+	var out output
+	var errs [len(lanes)]error
+	var running sync.WaitGroup
+	for i, lane := range all {
+		running.Go(func() { errs[i] = out.lane(args, lane) })
 	}
 	running.Wait()
-	return errors.Join(errs[:]...)
-}
-
-var row = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| \\d+ \\|")
-
-// slow returns the packages of the table, by what their paths end with.
-func slow(contributing string) (names []string) {
-	for _, found := range row.FindAllStringSubmatch(contributing, -1) {
-		names = append(names, found[1])
-	}
-	return names
-}
-
-// order returns what is to be done: each slow package, then the others of each module.
-func order(slow []string, all map[string][]string) (works []work) {
-	others := map[string][]string{}
-	for _, module := range modules {
-		others[module] = slices.Clone(all[module])
-	}
-	for _, name := range slow {
-		for _, module := range modules {
-			i := slices.IndexFunc(others[module], func(pkg string) bool { return strings.HasSuffix(pkg, "/scon/"+name) })
-			if i >= 0 {
-				works = append(works, work{module, []string{others[module][i]}})
-				others[module] = slices.Delete(others[module], i, i+1)
-			}
+	for _, err := range errs {
+		if err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// parse returns the arguments for "go test", and the package to test; "": all.
+func parse(args []string) (flags []string, pkg string) {
+	const all = "./..."
+	last := len(args) - 1
+	if args[last] != all {
+		args, pkg = args[:last], args[last]
+	}
+	return slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == all }), pkg
+}
+
+// laneOf returns the number of a package's lane.
+func laneOf(pkg string) int {
+	return slices.IndexFunc(lanes[:], func(lane []string) bool {
+		return slices.ContainsFunc(lane, func(prefix string) bool { return strings.Contains(pkg+"/", "/scon/"+prefix) })
+	})
+}
+
+// moduleOf returns the module that a package is in.
+func moduleOf(pkg string) string {
 	for _, module := range modules {
-		if len(others[module]) > 0 { // "go test" without a package tests that of the folder
-			works = append(works, work{module, others[module]})
+		if strings.Contains(pkg, "/scon/"+module+"/") {
+			return module
 		}
 	}
-	return works
+	return "."
 }
 
 // output is the standard output of all lanes.
 type output struct {
 	lock sync.Mutex
+}
+
+// lane runs the tests of some packages, one after the other, and returns the last error.
+func (o *output) lane(args []string, all []work) (err error) {
+	for _, w := range all {
+		if runErr := o.test(args, w); runErr != nil {
+			err = runErr
+		}
+	}
+	return err
 }
 
 func (o *output) test(args []string, w work) error {
