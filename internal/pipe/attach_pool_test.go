@@ -112,17 +112,15 @@ func (x *attachBed) send(end answer, c byte) {
 	}
 }
 
-// After its peer has closed the connection, a process reads the rest from the ring of its pool when
-// it likes: no other connection gets the ring before, and it stays charged.
-func TestPooledRingIsKept(t *testing.T) {
-	t.Parallel()
-	needBPF(t)
-	x := newAttachBed(t)
+// unread has bytes in a ring of the second session's pool when one of the ends is closed, which
+// close does, and fails if another connection gets the ring. It returns the receiving end's page.
+func (x *attachBed) unread(close func(ends [2]answer)) (page []byte) {
+	x.t.Helper()
 	first, page := x.attach(x.a, x.b)
 	rings := x.rings(x.b)
 	x.send(first[0], 'a')
 	at := int(*word(page, peerGeneration)%(1<<14)) * ringAtStart
-	x.a.must(message{op: opClose, id: first[0].id})
+	close(first)
 	for range 20 {
 		other, otherPage := x.attach(x.a, x.b)
 		x.send(other[0], 'b')
@@ -130,8 +128,18 @@ func TestPooledRingIsKept(t *testing.T) {
 		x.a.must(message{op: opClose, id: other[0].id})
 	}
 	if want := bytes.Repeat([]byte{'a'}, 4096); !bytes.Equal(rings[at:at+4096], want) {
-		t.Fatalf("another connection has got the ring: %q", rings[at:at+10])
+		x.t.Fatalf("another connection has got the ring: %q", rings[at:at+10])
 	}
+	return page
+}
+
+// After its peer has closed the connection, a process reads the rest from the ring of its pool when
+// it likes: no other connection gets the ring before, and it stays charged.
+func TestPooledRingIsKept(t *testing.T) {
+	t.Parallel()
+	needBPF(t)
+	x := newAttachBed(t)
+	page := x.unread(func(ends [2]answer) { x.a.must(message{op: opClose, id: ends[0].id}) })
 	x.a.conn.Close()
 	// The process's pool has a chunk and its lists, and one end.
 	const pool = 64*ringAtStart + lists*listBytes
@@ -145,20 +153,7 @@ func TestPooledRingOfClosedEnd(t *testing.T) {
 	t.Parallel()
 	needBPF(t)
 	x := newAttachBed(t)
-	first, page := x.attach(x.a, x.b)
-	rings := x.rings(x.b)
-	x.send(first[0], 'a')
-	at := int(*word(page, peerGeneration)%(1<<14)) * ringAtStart
-	x.b.must(message{op: opClose, id: first[1].id})
-	for range 20 {
-		other, otherPage := x.attach(x.a, x.b)
-		x.send(other[0], 'b')
-		store(otherPage, ownTail, load(otherPage, peerHead))
-		x.a.must(message{op: opClose, id: other[0].id})
-	}
-	if want := bytes.Repeat([]byte{'a'}, 4096); !bytes.Equal(rings[at:at+4096], want) {
-		t.Fatalf("another connection has got the ring: %q", rings[at:at+10])
-	}
+	x.unread(func(ends [2]answer) { x.b.must(message{op: opClose, id: ends[1].id}) })
 }
 
 // A peer that sends before a process has got its end, and closes, does not have it charged.
